@@ -1,0 +1,94 @@
+"""Running fedtailor's own commands as child processes, as a person would type them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.errors import FedtailorError
+
+KILL_SECONDS = 5.0
+
+
+class CommandFailedError(FedtailorError):
+    """A command of the demo failed; its exit code is passed on."""
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Starts commands.
+
+    Attributes:
+        timeout_seconds: How long one command may take.
+        shown: The commands started so far, as one would type them.
+    """
+
+    timeout_seconds: float
+    shown: list[str] = field(default_factory=list)
+
+    def start(self, *words: object, quiet: bool = True) -> subprocess.Popen[str]:
+        """Start ``fedtailor WORDS`` and return the process; its standard output is a pipe."""
+        arguments = [str(word) for word in words]
+        self.shown.append("fedtailor " + " ".join(arguments))
+        errors = subprocess.PIPE if quiet else None
+        command = [sys.executable, "-m", "fedtailor", *arguments]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+    def run(self, *words: object, quiet: bool = True) -> str:
+        """Run ``fedtailor WORDS`` to its end and return its standard output.
+
+        Raises:
+            CommandFailedError: It ended with another exit code than 0, or took too long.
+        """
+        with self.start(*words, quiet=quiet) as process:
+            return self.finish(process)
+
+    def finish(self, process: subprocess.Popen[str]) -> str:
+        """Wait for a started command and return its standard output.
+
+        Raises:
+            CommandFailedError: It ended with another exit code than 0, or took too long.
+        """
+        name = " ".join(_words(process)[3:5])
+        try:
+            output, errors = process.communicate(timeout=self.timeout_seconds)
+        except subprocess.TimeoutExpired as error:
+            stop([process])
+            raise CommandFailedError(f"fedtailor {name} did not end", expected=f"at most {self.timeout_seconds:.0f} s") from error
+        if process.returncode != 0:
+            reason = (errors or output).strip()[-2000:]
+            raise CommandFailedError(f"fedtailor {name} failed with exit code {process.returncode}", got=reason or "no output")
+        return output
+
+
+def _words(process: subprocess.Popen[str]) -> Sequence[str]:
+    """Return the words that a process was started with."""
+    return [str(word) for word in process.args] if isinstance(process.args, list) else [str(process.args)]
+
+
+def last_json(output: str) -> dict[str, Any]:
+    """Return the object on the last line of a command's output."""
+    content: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return content
+
+
+def stop(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """End processes that still run, gently at first, and close their pipes."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    for process in processes:
+        try:
+            process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdout, process.stderr):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()

@@ -1,0 +1,50 @@
+"""The chunked hypernetwork: layout, variance of what it generates, and dependence on the condition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.hypernetwork import ChunkedHypernetwork, HypernetworkSize
+
+TARGETS = {"a.weight": torch.Size([20, 50]), "a.bias": torch.Size([20]), "b.weight": torch.Size([3, 20]), "b.bias": torch.Size([3])}
+LENGTH = 20 * 50 + 20 + 3 * 20 + 3
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, 64, LENGTH, 5000])
+def test_layout_does_not_depend_on_the_chunk_size(chunk_size: int) -> None:
+    torch.manual_seed(0)
+    network = ChunkedHypernetwork(TARGETS, 4, HypernetworkSize(chunk_size, 3, 5)).float()
+    flat = network(torch.full((2, 4), 0.25))
+    assert flat.shape == (2, LENGTH)
+    named = network.unflatten(flat)
+    assert {name: tensor.shape[1:] for name, tensor in named.items()} == TARGETS
+    assert torch.equal(torch.cat([tensor.flatten(1) for tensor in named.values()], dim=1), flat)
+
+
+@pytest.mark.parametrize("chunk_size", [64, 512])
+def test_generated_weights_have_the_variance_their_layer_needs(chunk_size: int) -> None:
+    targets = {"a.weight": torch.Size([64, 784]), "a.bias": torch.Size([64]), "b.weight": torch.Size([10, 64])}
+    deviations = []
+    for seed in range(10):
+        torch.manual_seed(seed)
+        network = ChunkedHypernetwork(targets, 16, HypernetworkSize(chunk_size, 16, 64)).float()
+        named = network.unflatten(network(torch.full((1, 16), 1 / 16)).detach())
+        deviations.append([named["a.weight"].std() * 784**0.5, named["b.weight"].std() * 64**0.5])
+    mean = torch.tensor(deviations).mean(dim=0)
+    assert ((mean > 0.8) & (mean < 1.25)).all(), mean
+
+
+def test_every_kept_weight_follows_the_condition() -> None:
+    torch.manual_seed(0)
+    network = ChunkedHypernetwork(TARGETS, 4, HypernetworkSize(128, 3, 32)).float()
+    conditions = torch.eye(4)
+    assert (network(conditions).std(dim=0) > 0).all()
+
+
+def test_rows_are_independent() -> None:
+    torch.manual_seed(0)
+    network = ChunkedHypernetwork(TARGETS, 4, HypernetworkSize(128, 3, 32)).float()
+    conditions = torch.softmax(torch.randn(5, 4), dim=1)
+    alone = torch.cat([network(row.unsqueeze(0)) for row in conditions])
+    torch.testing.assert_close(network(conditions), alone)

@@ -1,0 +1,1 @@
+"""The coordinator: the server side of rounds over a broker."""

@@ -1,0 +1,48 @@
+"""A data set as every loader returns it: raw samples, class indices, class names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import DatasetError
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled samples in their raw dtype; normalisation belongs to the model, not to the data.
+
+    Attributes:
+        name: Short name for folders and tables.
+        samples: Raw samples, (N, *shape), dtype as stored.
+        labels: Class indices, (N,) int64 in 0..C-1.
+        classes: Class names, C of them, in index order.
+        minimum: Smallest raw value the source can hold.
+        maximum: Largest raw value the source can hold.
+    """
+
+    name: str
+    samples: NDArray[np.generic]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    minimum: float
+    maximum: float
+
+    def __post_init__(self) -> None:
+        """Refuse a data set that contradicts itself."""
+        if len(self.samples) != len(self.labels):
+            raise DatasetError(f"{self.name}: labels do not fit the samples", expected=len(self.samples), got=len(self.labels))
+        if len(self.labels) == 0:
+            raise DatasetError(f"{self.name} holds no sample", expected="at least one labelled sample")
+        if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
+            wrong = self.labels[(self.labels < 0) | (self.labels >= len(self.classes))][0]
+            raise DatasetError(f"{self.name}: a label is outside the classes", expected=f"0 to {len(self.classes) - 1}", got=int(wrong))
+        if np.issubdtype(self.samples.dtype, np.floating) and not np.isfinite(self.samples).all():
+            raise DatasetError(f"{self.name} holds NaN or infinity", hint="clean the samples before training")
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Return the shape of one raw sample."""
+        return tuple(self.samples.shape[1:])

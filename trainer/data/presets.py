@@ -1,0 +1,52 @@
+"""How many devices, how skewed, how long, how large: what belongs to a data set unless the user says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MethodValues = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Default federation for one data set.
+
+    Attributes:
+        participants: Clients that take part.
+        new_devices: Clients held out whole.
+        concentration: Dirichlet parameter of the class mixes.
+        minimum_samples: Samples that each client has at least.
+        support_size: Unlabelled samples used for personalization; None for all.
+        rounds: Rounds of training.
+        methods: Settings of each method that differ from its defaults, by method name.
+    """
+
+    participants: int
+    new_devices: int
+    concentration: float
+    minimum_samples: int
+    support_size: int | None
+    rounds: int
+    methods: MethodValues
+
+
+DIGITS = Preset(
+    participants=5,
+    new_devices=5,
+    concentration=0.3,
+    minimum_samples=60,
+    support_size=None,
+    rounds=150,
+    methods={
+        "fedavg": {"hidden": 32},
+        "hyperfedzero": {"hidden": 32, "hypernetwork": {"chunk_size": 128, "chunk_embedding": 16, "hidden": 32}},
+    },
+)
+REFERENCE = Preset(participants=10, new_devices=10, concentration=0.1, minimum_samples=320, support_size=256, rounds=300, methods={})
+
+
+def preset_for(dataset_name: str) -> Preset:
+    """Return the preset of the small digits, or the reference setting for everything else."""
+    return DIGITS if dataset_name == "digits" else REFERENCE

@@ -1,0 +1,1 @@
+"""Engines: how local steps are run. One interface, several speeds."""

@@ -1,0 +1,1 @@
+"""Federated methods, one a file; the registry knows them by name."""

@@ -1,0 +1,196 @@
+"""HyperFedZero: a classifier for a device that never took part, from its unlabelled samples alone.
+
+Zhou et al., "Deploying models to non-participating clients in federated learning without fine-tuning: a
+hypernetwork-based approach", arXiv 2508.12673. The extractor and the hypernetwork are averaged like FedAvg's weights;
+the classifier has no federated weights of its own, or only its body.
+
+Ours, beyond the paper: scope ``device`` (the mean embedding of a support set makes one classifier; the paper's scope
+is ``sample``) and episodes, batches with a random class mix. Trained on the participants' own mixes alone, ``device``
+memorises them and fails on new devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from edge_runtime.sampling import BatchPolicy, EpisodeBatches, UniformBatches
+from trainer.aggregation import weighted_mean
+from trainer.hypernetwork import HypernetworkSize
+from trainer.methods.base import Batch, Context, Metrics, Predictor, RandomInput, Repeat, State, Task, Updates
+from trainer.methods.distribution_embedding import DistributionExtractor, balancing_penalty, embedding_entropy
+from trainer.methods.hyperfedzero_network import (
+    Classify,
+    Embed,
+    Features,
+    Generate,
+    HyperFedZeroNetwork,
+    Scope,
+    Tailored,
+    freeze,
+)
+from trainer.methods.parts import Part, PartTensor
+from trainer.models.mlp import MLP, Normalise
+from trainer.optimisation import cross_entropy, sgd_step
+
+
+@dataclass(frozen=True)
+class HyperFedZero:
+    """Settings of HyperFedZero.
+
+    Attributes:
+        hidden: Hidden units of the classifier MLP.
+        extractor_hidden: Hidden units of the extractor.
+        embedding: Length E of the embedding.
+        temperature: Divides the extractor's normalised logits before the softmax.
+        noise: Whether NoisyEmbed draws noise in training.
+        balance_weight: Weight of the balancing penalty.
+        entropy_weight: Weight of the entropy term.
+        hypernetwork: Sizes of the chunked hypernetwork.
+        tailored: ``whole``: every weight of the classifier is generated; ``head``: only its last layer's.
+        scope: ``device``: one classifier for a support set; ``sample``: one for each sample.
+        episode_probability: Share of the local steps whose batch has a random class mix.
+        episode_concentration: Dirichlet parameter of those mixes.
+        learning_rate: Rate of the local SGD.
+        local_steps: Steps of each client in a round.
+        batch_size: Samples in a step.
+        clip_norm: Maximum joint norm of the gradients.
+    """
+
+    name: ClassVar[str] = "hyperfedzero"
+
+    hidden: int = 64
+    extractor_hidden: int = 32
+    embedding: int = 16
+    temperature: float = 0.5
+    noise: bool = True
+    balance_weight: float = 0.0
+    entropy_weight: float = 0.0
+    hypernetwork: HypernetworkSize = field(default_factory=HypernetworkSize)
+    tailored: Tailored = "whole"
+    scope: Scope = "device"
+    episode_probability: float = 0.7
+    episode_concentration: float = 0.2
+    learning_rate: float = 0.05
+    local_steps: int = 20
+    batch_size: int = 64
+    clip_norm: float = 5.0
+
+    def bind(self, task: Task, dtype: torch.dtype = torch.float32) -> HyperFedZeroMethod:
+        """Return the method for this task."""
+        return HyperFedZeroMethod(self, task, dtype)
+
+
+class HyperFedZeroMethod:
+    """HyperFedZero bound to a task."""
+
+    def __init__(self, settings: HyperFedZero, task: Task, dtype: torch.dtype) -> None:
+        self.settings = settings
+        self.task = task
+        self.dtype = dtype
+        self.network = self._network()
+
+    def _network(self) -> HyperFedZeroNetwork:
+        """Return the networks, freshly drawn."""
+        chosen, shape = self.settings, self.task.sample_shape
+        extractor = DistributionExtractor(shape, chosen.extractor_hidden, chosen.embedding, chosen.temperature, chosen.noise)
+        classifier = MLP(shape, [chosen.hidden], len(self.task.classes))
+        normalise = Normalise(self.task.minimum, self.task.maximum)
+        return HyperFedZeroNetwork(normalise, extractor, classifier, chosen.tailored, chosen.hypernetwork).to(self.dtype)
+
+    def initial_state(self, seed: int) -> State:
+        """Return freshly drawn parameters of extractor, noise network, hypernetwork and, for a head, the body."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self._network().federated_parameters()
+
+    def downlink(self, server: State, device: str) -> State:
+        """Return the global parameters, the same for every device."""
+        return server
+
+    def phases(self) -> tuple[Repeat, ...]:
+        """Return the one phase: local SGD on episodes."""
+        chosen = self.settings
+        draw: BatchPolicy = UniformBatches(chosen.batch_size)
+        if chosen.episode_probability > 0:
+            draw = EpisodeBatches(chosen.batch_size, chosen.episode_probability, chosen.episode_concentration)
+        noise = (RandomInput("noise", (chosen.batch_size, chosen.embedding)),) if chosen.noise else ()
+        return (Repeat("train_local", self.step, draw, chosen.local_steps, noise),)
+
+    def context(self) -> Context:
+        """Return the learning rate, a scalar."""
+        return {"learning_rate": torch.tensor(self.settings.learning_rate, dtype=self.dtype)}
+
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Metrics]:
+        """Return the state after one step of SGD on cross-entropy plus penalties."""
+
+        def loss(parameters: State) -> Tensor:
+            inputs = (batch["samples"], batch.get("noise"), self.settings.scope)
+            logits, embeddings = functional_call(self.network, parameters, inputs)  # (B, C), (B, E)
+            return cross_entropy(logits, batch["labels"]) + self._penalty(embeddings)
+
+        return sgd_step(loss, state, context["learning_rate"], self.settings.clip_norm)
+
+    def _penalty(self, embeddings: Tensor) -> Tensor:
+        """Return the weighted penalties of a batch of embeddings (B, E), a scalar."""
+        total = embeddings.new_zeros(())
+        if self.settings.balance_weight:
+            total = total + self.settings.balance_weight * balancing_penalty(embeddings)
+        if self.settings.entropy_weight:
+            total = total + self.settings.entropy_weight * embedding_entropy(embeddings)
+        return total
+
+    def aggregate(self, server: State, updates: Updates) -> State:
+        """Return the mean weighted by sample counts."""
+        return weighted_mean(updates)
+
+    def predictor(self, server: State) -> Predictor:
+        """Return the tailoring predictor; of a device it uses unlabelled samples only."""
+        return _TailoringPredictor(freeze(self._network(), server), self.settings.scope)
+
+    def parts(self, server: State) -> tuple[Part, ...]:
+        """Return ``embed``, ``features``, ``generate`` and ``classify``."""
+        network = freeze(self._network(), server)
+        classes, embedding = len(self.task.classes), self.settings.embedding
+        samples = PartTensor("samples", self.task.dtype, ("batch", *self.task.sample_shape), "raw samples")
+        embeddings = PartTensor("embedding", "float32", ("batch", embedding), "distribution embedding on the simplex")
+        features = PartTensor("features", "float32", ("batch", self.settings.extractor_hidden), "features for class prototypes")
+        logits = PartTensor("logits", "float32", ("batch", classes), "class scores before the softmax")
+        own_axis = ("batch",) if self.settings.scope == "sample" else ()
+        return (
+            Part("embed", Embed(network), (samples,), (embeddings,)),
+            Part("features", Features(network), (samples,), (features,)),
+            Part("generate", Generate(network), (embeddings,), self._weights(network, ("batch",))),
+            Part("classify", Classify(network, self.settings.scope), (samples, *self._weights(network, own_axis)), (logits,), True),
+        )
+
+    def _weights(self, network: HyperFedZeroNetwork, leading: tuple[str, ...]) -> tuple[PartTensor, ...]:
+        """Return the tailored weights as named tensors with these leading axes."""
+        targets = network.hypernetwork.targets.items()
+        return tuple(PartTensor(f"weight.{name}", "float32", (*leading, *shape), "tailored classifier weight") for name, shape in targets)
+
+    def sizes(self, server: State) -> dict[str, int]:
+        """Return the parameters that travel, and those of the classifier as it runs."""
+        classifier = sum(parameter.numel() for parameter in self.network.classifier.parameters())
+        return {"parameters": sum(tensor.numel() for tensor in server.values()), "classifier_parameters": classifier}
+
+
+class _TailoringPredictor:
+    """A classifier of its own for each device, or for each sample."""
+
+    def __init__(self, network: HyperFedZeroNetwork, scope: Scope) -> None:
+        self.network = network
+        self.scope = scope
+
+    def logits(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return logits (B, C) of query samples (B, *shape), given unlabelled support samples (N, *shape)."""
+        if self.scope == "sample":
+            logits: Tensor = self.network(query, None, "sample")[0]
+            return logits
+        condition = self.network.extractor(self.network.normalise(support)).mean(dim=0, keepdim=True)  # (1, E)
+        weights = {name: tensor.squeeze(0) for name, tensor in self.network.generate(condition).items()}
+        return self.network.classify(weights, query)

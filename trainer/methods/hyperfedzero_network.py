@@ -1,0 +1,146 @@
+"""The networks of HyperFedZero wired together: extractor -> condition -> hypernetwork -> classifier."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from trainer.hypernetwork import ChunkedHypernetwork, HypernetworkSize
+from trainer.methods.distribution_embedding import DistributionExtractor
+from trainer.models.mlp import Normalise
+
+Scope = Literal["device", "sample"]
+Tailored = Literal["whole", "head"]
+
+
+def tailored_names(classifier: nn.Module, tailored: Tailored) -> list[str]:
+    """Return the parameters that are generated: all of them, or those of the last layer (the head)."""
+    names = [name for name, _ in classifier.named_parameters()]
+    if tailored == "whole":
+        return names
+    last_layer = names[-1].rpartition(".")[0]
+    return [name for name in names if name.rpartition(".")[0] == last_layer]
+
+
+class HyperFedZeroNetwork(nn.Module):
+    """One forward pass of HyperFedZero.
+
+    Args:
+        normalise: From raw samples to model inputs.
+        extractor: From model inputs to embeddings.
+        classifier: The target network; its tailored parameters are never used as they stand.
+        tailored: Which of its parameters are generated.
+        size: Sizes of the hypernetwork.
+    """
+
+    def __init__(
+        self, normalise: Normalise, extractor: DistributionExtractor, classifier: nn.Module, tailored: Tailored, size: HypernetworkSize
+    ) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.extractor = extractor
+        self.classifier = classifier
+        shapes = dict(classifier.named_parameters())
+        targets = {name: shapes[name].shape for name in tailored_names(classifier, tailored)}
+        self.hypernetwork = ChunkedHypernetwork(targets, extractor.project.out_features, size)
+
+    def generate(self, condition: Tensor) -> dict[str, Tensor]:
+        """Return the tailored weights (M, *shape) by name for conditions (M, E)."""
+        return self.hypernetwork.unflatten(self.hypernetwork(condition))
+
+    def classify(self, weights: dict[str, Tensor], samples: Tensor) -> Tensor:
+        """Return logits (B, C) of raw samples (B, *shape) under one set of tailored weights (*shape)."""
+        logits: Tensor = functional_call(self.classifier, weights, (self.normalise(samples),))
+        return logits
+
+    def classify_each(self, weights: dict[str, Tensor], samples: Tensor) -> Tensor:
+        """Return logits (B, C) of raw samples (B, *shape) under weights of their own, (B, *shape) by name."""
+
+        def one(own: dict[str, Tensor], sample: Tensor) -> Tensor:
+            return self.classify(own, sample.unsqueeze(0)).squeeze(0)  # (C,)
+
+        return vmap(one)(weights, samples)
+
+    def forward(self, samples: Tensor, noise: Tensor | None, scope: Scope) -> tuple[Tensor, Tensor]:
+        """Return logits (B, C) and embeddings (B, E) of one device's batch of raw samples (B, *shape).
+
+        Args:
+            samples: Raw samples, (B, *shape).
+            noise: Standard normal numbers, (B, E), or None.
+            scope: ``device``: the batch's mean embedding makes one classifier; ``sample``: each sample makes its own.
+        """
+        embeddings = self.extractor(self.normalise(samples), noise)  # (B, E)
+        if scope == "sample":
+            return self.classify_each(self.generate(embeddings), samples), embeddings
+        weights = {name: tensor.squeeze(0) for name, tensor in self.generate(embeddings.mean(dim=0, keepdim=True)).items()}
+        return self.classify(weights, samples), embeddings
+
+    def federated_parameters(self) -> dict[str, Tensor]:
+        """Return what is trained and travels: everything but the classifier's tailored parameters."""
+        skipped = {f"classifier.{name}" for name in self.hypernetwork.targets}
+        return {name: tensor.detach() for name, tensor in self.named_parameters() if name not in skipped}
+
+
+class Embed(nn.Module):
+    """Entry point ``embed``: raw samples (N, *shape) -> embeddings (N, E), without noise."""
+
+    def __init__(self, network: HyperFedZeroNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Return embeddings (N, E)."""
+        embeddings: Tensor = self.network.extractor(self.network.normalise(samples))
+        return embeddings
+
+
+class Features(nn.Module):
+    """Entry point ``features``: raw samples (N, *shape) -> hidden activations (N, D)."""
+
+    def __init__(self, network: HyperFedZeroNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Return features (N, D)."""
+        return self.network.extractor.features(self.network.normalise(samples))
+
+
+class Generate(nn.Module):
+    """Entry point ``generate``: conditions (M, E) -> tailored weights (M, *shape), a tuple in target order."""
+
+    def __init__(self, network: HyperFedZeroNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, embedding: Tensor) -> tuple[Tensor, ...]:
+        """Return the tailored weights."""
+        return tuple(self.network.generate(embedding).values())
+
+
+class Classify(nn.Module):
+    """Entry point ``classify``: raw samples (B, *shape) and tailored weights in target order -> logits (B, C)."""
+
+    def __init__(self, network: HyperFedZeroNetwork, scope: Scope) -> None:
+        super().__init__()
+        self.network = network
+        self.scope = scope
+
+    def forward(self, samples: Tensor, *weights: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        named = dict(zip(self.network.hypernetwork.targets, weights, strict=True))
+        if self.scope == "sample":
+            return self.network.classify_each(named, samples)
+        return self.network.classify(named, samples)
+
+
+def freeze(network: HyperFedZeroNetwork, state: dict[str, Tensor]) -> HyperFedZeroNetwork:
+    """Return the network holding this state."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name in state:
+                parameter.copy_(state[name])
+    return network.requires_grad_(False)

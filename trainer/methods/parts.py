@@ -1,0 +1,43 @@
+"""What a method hands to the exporter: modules with named tensors, one for each entry point of a bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class PartTensor:
+    """One input or output of a part.
+
+    Attributes:
+        name: Name in the graph; generated weights are called ``weight.<name in the classifier>``.
+        dtype: numpy name of the dtype.
+        shape: Sizes; a word is a named axis whose size is free.
+        meaning: A few words for the manifest.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One entry point of a bundle.
+
+    Attributes:
+        entry_point: ``embed``, ``generate``, ``classify``, ``features``, ...
+        module: Takes the inputs positionally and returns one tensor, or a tuple in the order of ``outputs``.
+        inputs: In the order of the module's parameters.
+        outputs: In the order of the module's results.
+        judged_by_label: Whether the parity gate also compares the arg max of the first output.
+    """
+
+    entry_point: str
+    module: nn.Module
+    inputs: tuple[PartTensor, ...]
+    outputs: tuple[PartTensor, ...]
+    judged_by_label: bool = False

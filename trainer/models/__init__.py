@@ -1,0 +1,1 @@
+"""Networks that methods train or generate, one family a file."""

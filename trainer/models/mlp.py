@@ -1,0 +1,54 @@
+"""A multilayer perceptron on flattened samples, and the normalisation in front of every model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+class Normalise(nn.Module):
+    """Map raw values to 0..1, so that a device feeds what its sensor gives.
+
+    Args:
+        minimum: Smallest raw value.
+        maximum: Largest raw value.
+    """
+
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, minimum: float, maximum: float) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.tensor(float(minimum), dtype=torch.float64))
+        self.register_buffer("scale", torch.tensor(1.0 / (maximum - minimum), dtype=torch.float64))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Return (B, *shape) floating from raw samples (B, *shape) of any dtype."""
+        return (samples.to(self.scale.dtype) - self.offset) * self.scale  # (B, *shape)
+
+
+class MLP(nn.Module):
+    """Fully connected layers with ReLU between them.
+
+    Args:
+        sample_shape: Shape of one sample; it is flattened.
+        hidden: Units of each hidden layer.
+        outputs: Units of the last layer.
+    """
+
+    def __init__(self, sample_shape: Sequence[int], hidden: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        sizes = [math.prod(sample_shape), *hidden, outputs]
+        self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(sizes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C) from normalised samples (B, *shape)."""
+        x = x.flatten(1)  # (B, D)
+        for layer in self.layers[:-1]:
+            x = torch.relu(layer(x))  # (B, hidden)
+        logits: Tensor = self.layers[-1](x)  # (B, C)
+        return logits
