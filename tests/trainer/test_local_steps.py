@@ -22,7 +22,7 @@ VARIANTS: list[MethodSettings] = [
     HyperFedZero(**SMALL),
     HyperFedZero(**SMALL, tailored="head"),
     HyperFedZero(**SMALL, scope="sample"),
-    HyperFedZero(**SMALL, balance_weight=0.1, entropy_weight=0.1, noise=False, episode_probability=0.0),
+    HyperFedZero(**SMALL, balance_weight=0.1, entropy_weight=0.1, noise=False, episode_probability=0.0, label_weight=0.0),
 ]
 
 
@@ -69,6 +69,11 @@ def test_a_run_repeats_bit_for_bit_from_its_seed(settings: MethodSettings) -> No
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
+def reference_cross_entropy(scores: np.ndarray, labels: np.ndarray) -> float:
+    log_sum = np.log(np.exp(scores - scores.max(1, keepdims=True)).sum(1)) + scores.max(1)
+    return float(np.mean(log_sum - scores[np.arange(len(labels)), labels]))
+
+
 def reference_loss(state: dict[str, np.ndarray], samples: np.ndarray, labels: np.ndarray, noise: np.ndarray) -> float:
     """HyperFedZero's loss written again in float64 numpy, straight from the formulas."""
     x = samples.reshape(len(samples), -1) / 16.0
@@ -78,7 +83,9 @@ def reference_loss(state: dict[str, np.ndarray], samples: np.ndarray, labels: np
     logits = centred / np.sqrt(centred.var(1, keepdims=True) + 1e-5) / 0.5
     spread = np.log1p(np.exp(hidden @ state["extractor.noisy.weight"].T + state["extractor.noisy.bias"]))
     exponent = np.exp(logits + noise * spread)
-    embedding = (exponent / exponent.sum(1, keepdims=True)).mean(0)
+    embeddings = exponent / exponent.sum(1, keepdims=True)
+    read = np.log(embeddings + 1e-6) @ state["label_head.weight"].T + state["label_head.bias"]
+    embedding = embeddings.mean(0)
     condition = embedding * np.sqrt(len(embedding))
     pre = state["hypernetwork.from_condition.weight"] @ condition + state["hypernetwork.from_condition.bias"]
     units = np.maximum(pre + state["hypernetwork.chunk_embeddings"] @ state["hypernetwork.from_chunk.weight"].T, 0)
@@ -90,12 +97,11 @@ def reference_loss(state: dict[str, np.ndarray], samples: np.ndarray, labels: np
     w2 = flat[ends[1] : ends[2]].reshape(3, 6) / np.sqrt(6.0)
     b2 = flat[ends[2] : ends[3]] * 0.05
     scores = np.maximum(x @ w1.T + b1, 0) @ w2.T + b2
-    log_sum = np.log(np.exp(scores - scores.max(1, keepdims=True)).sum(1)) + scores.max(1)
-    return float(np.mean(log_sum - scores[np.arange(len(labels)), labels]))
+    return reference_cross_entropy(scores, labels) + 0.4 * reference_cross_entropy(read, labels)
 
 
 def test_the_step_of_hyperfedzero_matches_numpy_and_finite_differences() -> None:
-    method = HyperFedZero(**SMALL).bind(TASK, torch.float64)
+    method = HyperFedZero(**SMALL, label_weight=0.4).bind(TASK, torch.float64)
     state = method.initial_state(2)
     generator = np.random.default_rng(0)
     samples = generator.integers(0, 17, (8, 4, 4)).astype(np.uint8)

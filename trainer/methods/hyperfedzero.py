@@ -6,7 +6,8 @@ the classifier has no federated weights of its own, or only its body.
 
 Ours, beyond the paper: scope ``device`` (the mean embedding of a support set makes one classifier; the paper's scope
 is ``sample``) and episodes, batches with a random class mix. Trained on the participants' own mixes alone, ``device``
-memorises them and fails on new devices.
+memorises them and fails on new devices. A third addition is the label term: while training, a linear head must tell a
+sample's class from its embedding, so that the mean embedding tells the class mix; the head is not exported.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from trainer.methods.hyperfedzero_network import (
     Classify,
     Embed,
     Features,
+    Forward,
     Generate,
     HyperFedZeroNetwork,
     Scope,
@@ -50,6 +52,7 @@ class HyperFedZero:
         noise: Whether NoisyEmbed draws noise in training.
         balance_weight: Weight of the balancing penalty.
         entropy_weight: Weight of the entropy term.
+        label_weight: Weight of the cross-entropy of labels read from single embeddings; 0 for the paper's loss.
         hypernetwork: Sizes of the chunked hypernetwork.
         tailored: ``whole``: every weight of the classifier is generated; ``head``: only its last layer's.
         scope: ``device``: one classifier for a support set; ``sample``: one for each sample.
@@ -70,6 +73,7 @@ class HyperFedZero:
     noise: bool = True
     balance_weight: float = 0.0
     entropy_weight: float = 0.0
+    label_weight: float = 0.3
     hypernetwork: HypernetworkSize = field(default_factory=HypernetworkSize)
     tailored: Tailored = "whole"
     scope: Scope = "device"
@@ -100,7 +104,8 @@ class HyperFedZeroMethod:
         extractor = DistributionExtractor(shape, chosen.extractor_hidden, chosen.embedding, chosen.temperature, chosen.noise)
         classifier = MLP(shape, [chosen.hidden], len(self.task.classes))
         normalise = Normalise(self.task.minimum, self.task.maximum)
-        return HyperFedZeroNetwork(normalise, extractor, classifier, chosen.tailored, chosen.hypernetwork).to(self.dtype)
+        readable = len(self.task.classes) if chosen.label_weight else 0
+        return HyperFedZeroNetwork(normalise, extractor, classifier, chosen.tailored, chosen.hypernetwork, readable).to(self.dtype)
 
     def initial_state(self, seed: int) -> State:
         """Return freshly drawn parameters of extractor, noise network, hypernetwork and, for a head, the body."""
@@ -130,14 +135,17 @@ class HyperFedZeroMethod:
 
         def loss(parameters: State) -> Tensor:
             inputs = (batch["samples"], batch.get("noise"), self.settings.scope)
-            logits, embeddings = functional_call(self.network, parameters, inputs)  # (B, C), (B, E)
-            return cross_entropy(logits, batch["labels"]) + self._penalty(embeddings)
+            forward: Forward = functional_call(self.network, parameters, inputs)
+            return cross_entropy(forward.logits, batch["labels"]) + self._embedding_loss(forward, batch["labels"])
 
         return sgd_step(loss, state, context["learning_rate"], self.settings.clip_norm)
 
-    def _penalty(self, embeddings: Tensor) -> Tensor:
-        """Return the weighted penalties of a batch of embeddings (B, E), a scalar."""
+    def _embedding_loss(self, forward: Forward, labels: Tensor) -> Tensor:
+        """Return the weighted terms on the embeddings of samples with labels (B,), a scalar."""
+        embeddings = forward.embeddings  # (B, E)
         total = embeddings.new_zeros(())
+        if forward.label_logits is not None:
+            total = total + self.settings.label_weight * cross_entropy(forward.label_logits, labels)
         if self.settings.balance_weight:
             total = total + self.settings.balance_weight * balancing_penalty(embeddings)
         if self.settings.entropy_weight:
@@ -189,8 +197,8 @@ class _TailoringPredictor:
     def logits(self, support: Tensor, query: Tensor) -> Tensor:
         """Return logits (B, C) of query samples (B, *shape), given unlabelled support samples (N, *shape)."""
         if self.scope == "sample":
-            logits: Tensor = self.network(query, None, "sample")[0]
-            return logits
+            forward: Forward = self.network(query, None, "sample")
+            return forward.logits
         condition = self.network.extractor(self.network.normalise(support)).mean(dim=0, keepdim=True)  # (1, E)
         weights = {name: tensor.squeeze(0) for name, tensor in self.network.generate(condition).items()}
         return self.network.classify(weights, query)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,18 @@ from trainer.hypernetwork import ChunkedHypernetwork, HypernetworkSize
 from trainer.methods.distribution_embedding import DistributionExtractor
 from trainer.models.mlp import Normalise
 
+EMBEDDING_FLOOR = 1e-6  # keeps the logarithm of an unused dimension finite
+
 Scope = Literal["device", "sample"]
 Tailored = Literal["whole", "head"]
+
+
+class Forward(NamedTuple):
+    """What a batch gives: logits (B, C), embeddings (B, E), class scores read from single embeddings (B, C) if asked for."""
+
+    logits: Tensor
+    embeddings: Tensor
+    label_logits: Tensor | None
 
 
 def tailored_names(classifier: nn.Module, tailored: Tailored) -> list[str]:
@@ -34,10 +44,17 @@ class HyperFedZeroNetwork(nn.Module):
         classifier: The target network; its tailored parameters are never used as they stand.
         tailored: Which of its parameters are generated.
         size: Sizes of the hypernetwork.
+        label_classes: Classes that a linear head must read from an embedding, in training only; 0 for no such head.
     """
 
     def __init__(
-        self, normalise: Normalise, extractor: DistributionExtractor, classifier: nn.Module, tailored: Tailored, size: HypernetworkSize
+        self,
+        normalise: Normalise,
+        extractor: DistributionExtractor,
+        classifier: nn.Module,
+        tailored: Tailored,
+        size: HypernetworkSize,
+        label_classes: int = 0,
     ) -> None:
         super().__init__()
         self.normalise = normalise
@@ -45,7 +62,9 @@ class HyperFedZeroNetwork(nn.Module):
         self.classifier = classifier
         shapes = dict(classifier.named_parameters())
         targets = {name: shapes[name].shape for name in tailored_names(classifier, tailored)}
-        self.hypernetwork = ChunkedHypernetwork(targets, extractor.project.out_features, size)
+        embedding = extractor.project.out_features
+        self.hypernetwork = ChunkedHypernetwork(targets, embedding, size)
+        self.label_head = nn.Linear(embedding, label_classes) if label_classes else None
 
     def generate(self, condition: Tensor) -> dict[str, Tensor]:
         """Return the tailored weights (M, *shape) by name for conditions (M, E)."""
@@ -64,8 +83,8 @@ class HyperFedZeroNetwork(nn.Module):
 
         return vmap(one)(weights, samples)
 
-    def forward(self, samples: Tensor, noise: Tensor | None, scope: Scope) -> tuple[Tensor, Tensor]:
-        """Return logits (B, C) and embeddings (B, E) of one device's batch of raw samples (B, *shape).
+    def forward(self, samples: Tensor, noise: Tensor | None, scope: Scope) -> Forward:
+        """Return what one device's batch of raw samples (B, *shape) gives.
 
         Args:
             samples: Raw samples, (B, *shape).
@@ -74,9 +93,14 @@ class HyperFedZeroNetwork(nn.Module):
         """
         embeddings = self.extractor(self.normalise(samples), noise)  # (B, E)
         if scope == "sample":
-            return self.classify_each(self.generate(embeddings), samples), embeddings
+            logits = self.classify_each(self.generate(embeddings), samples)  # (B, C)
+            return Forward(logits, embeddings, self._label_logits(embeddings))
         weights = {name: tensor.squeeze(0) for name, tensor in self.generate(embeddings.mean(dim=0, keepdim=True)).items()}
-        return self.classify(weights, samples), embeddings
+        return Forward(self.classify(weights, samples), embeddings, self._label_logits(embeddings))
+
+    def _label_logits(self, embeddings: Tensor) -> Tensor | None:
+        """Return class scores (B, C) read from the logarithms of single samples' embeddings (B, E)."""
+        return None if self.label_head is None else self.label_head(torch.log(embeddings + EMBEDDING_FLOOR))
 
     def federated_parameters(self) -> dict[str, Tensor]:
         """Return what is trained and travels: everything but the classifier's tailored parameters."""
