@@ -32,9 +32,9 @@ class HypernetworkSize:
         hidden: Hidden units.
     """
 
-    chunk_size: int = 512
-    chunk_embedding: int = 16
-    hidden: int = 64
+    chunk_size: int = 1024
+    chunk_embedding: int = 8
+    hidden: int = 24
 
 
 class ChunkedHypernetwork(nn.Module):

@@ -17,7 +17,7 @@ from export.demo.exchange import exchange_prototypes, exchanging
 from export.demo.plan import DemoPlan
 from export.demo.report import class_mix, print_report
 from export.demo.tailoring import tailor_all
-from export.demo.training import export, hand_out_data, make_keys, train
+from export.demo.training import export_bundle, hand_out_data, make_keys, train
 from protocol.errors import InputError
 from trainer.runs import Run
 
@@ -57,7 +57,7 @@ def run_demo(plan: DemoPlan, console: Console) -> dict[str, Any]:
     with Progress(*columns, console=console) as progress:
         make_keys(plan, commands, names)
         exported = progress.add_task("export", total=1)
-        export(plan, commands)
+        export_bundle(plan, commands)
         progress.advance(exported)
         tailor_bar = progress.add_task("tailor", total=len(data.new_devices))
         tailored = tailor_all(plan, commands, data.new_devices, answers, lambda: progress.advance(tailor_bar))

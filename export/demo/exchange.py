@@ -42,7 +42,16 @@ def exchange_prototypes(plan: DemoPlan, commands: Commands, data: FederatedData,
 def _coordinator_words(plan: DemoPlan, url: str, participants: list[str], reports: int) -> list[object]:
     """Return the coordinator's command."""
     chosen = [word for name in participants for word in ("--participant", name)]
-    keys = ["--key", plan.private_key("coordinator"), "--trusted", plan.public_key("release"), "--registry", plan.root / "keys"]
+    keys = [
+        "--key",
+        plan.private_key("coordinator"),
+        "--trusted",
+        plan.public_key("release"),
+        "--registry",
+        plan.root / "keys",
+        "--state",
+        plan.root / "coordinator",
+    ]
     limits = ["--deadline", DEADLINE_SECONDS, "--reports", reports, "--json"]
     return ["coordinator", "prototypes", "--bundle", plan.bundle, "--broker", url, "--federation", FEDERATION, *keys, *chosen, *limits]
 

@@ -25,7 +25,7 @@ def train(plan: DemoPlan, commands: Commands, method: str) -> dict[str, Any]:
     return last_json(commands.run(*words, quiet=False))
 
 
-def export(plan: DemoPlan, commands: Commands) -> dict[str, Any]:
+def export_bundle(plan: DemoPlan, commands: Commands) -> dict[str, Any]:
     """Export HyperFedZero's run into a bundle signed with the release key."""
     keys = ["--sign", plan.private_key("release"), "--coordinator-key", plan.public_key("coordinator")]
     return last_json(commands.run("export", plan.run("hyperfedzero"), "--out", plan.bundle, *keys, "--json"))

@@ -41,7 +41,7 @@ DIGITS = Preset(
     rounds=150,
     methods={
         "fedavg": {"hidden": 32},
-        "hyperfedzero": {"hidden": 32, "hypernetwork": {"chunk_size": 128, "chunk_embedding": 16, "hidden": 32}},
+        "hyperfedzero": {"hidden": 32, "hypernetwork": {"chunk_size": 128, "chunk_embedding": 8, "hidden": 24}},
     },
 )
 REFERENCE = Preset(participants=10, new_devices=10, concentration=0.1, minimum_samples=320, support_size=256, rounds=300, methods={})

@@ -79,7 +79,7 @@ class HyperFedZero:
     scope: Scope = "device"
     episode_probability: float = 0.7
     episode_concentration: float = 0.2
-    learning_rate: float = 0.05
+    learning_rate: float = 0.1
     local_steps: int = 20
     batch_size: int = 64
     clip_norm: float = 5.0

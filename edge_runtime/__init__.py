@@ -1,0 +1,31 @@
+"""What a device runs: open a signed bundle, personalise from unlabelled samples, predict, take part.
+
+numpy, ONNX Runtime and, for the agent, paho-mqtt; never torch or onnx. Names load when first used, so the numpy modules
+work without ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+_HOMES = {
+    "Bundle": "edge_runtime.bundle",
+    "Classifier": "edge_runtime.classifier",
+    "Prototypes": "edge_runtime.prototypes",
+    "class_statistics": "edge_runtime.prototypes",
+    "nearest_prototype": "edge_runtime.prototypes",
+}
+
+__all__ = ["Bundle", "Classifier", "Prototypes", "class_statistics", "nearest_prototype"]
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, importing the module that holds it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)

@@ -1,0 +1,116 @@
+"""A verified bundle at work: the door through which a program on a device comes in."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_runtime.samples import check_samples
+from edge_runtime.sessions import Session, open_session
+from protocol.bundle import check_expiry, open_bundle
+from protocol.errors import EmptySupportSetError, NumericalError
+from protocol.keys import PublicKey
+from protocol.manifest import Manifest
+
+if TYPE_CHECKING:
+    from edge_runtime.classifier import Classifier
+
+Array = NDArray[np.generic]
+Floats = NDArray[np.float32]
+ROWS_AT_A_TIME = 256  # bounds the memory of a call
+
+
+class Bundle:
+    """An open bundle whose signature, digests and graphs were checked.
+
+    Graphs are loaded when first used, from the bytes that were hashed.
+    """
+
+    def __init__(self, path: Path, trusted: PublicKey) -> None:
+        self._verified = open_bundle(path, trusted)
+        check_expiry(self.manifest, time.time())
+        self.path = path
+        self.trusted = trusted
+        self._sessions: dict[str, Session] = {}
+
+    @classmethod
+    def open(cls, path: str | Path, trusted: str | Path | PublicKey) -> Bundle:
+        """Open and verify a bundle.
+
+        Args:
+            path: The bundle's folder.
+            trusted: The public key, or its file, of whoever releases bundles.
+
+        Raises:
+            BundleError: Altered, incomplete, or signed by another key.
+            IncompatibleVersionError: Expired, or ONNX Runtime is too old.
+            KeyFileError: The key file cannot be used.
+        """
+        return cls(Path(path), trusted if isinstance(trusted, PublicKey) else PublicKey.open(Path(trusted)))
+
+    @property
+    def manifest(self) -> Manifest:
+        """Return what the bundle says about itself."""
+        return self._verified.manifest
+
+    @property
+    def digest(self) -> str:
+        """Return the bundle's name: SHA-256 of its manifest in hexadecimal."""
+        return self._verified.digest
+
+    def session(self, entry_point: str) -> Session:
+        """Return the loaded graph of an entry point.
+
+        Raises:
+            BundleError: The bundle has none of that name.
+        """
+        if entry_point not in self._sessions:
+            graph = self._verified.graph(entry_point)
+            self._sessions[entry_point] = open_session(graph, self.manifest.minimum_onnxruntime)
+        return self._sessions[entry_point]
+
+    def embed(self, samples: Array) -> Floats:
+        """Return distribution embeddings (N, E) float32 of raw samples (N, *shape)."""
+        return self._map_rows("embed", samples)
+
+    def features(self, samples: Array) -> Floats:
+        """Return features (N, D) float32 of raw samples (N, *shape), for class prototypes."""
+        return self._map_rows("features", samples)
+
+    def personalize(self, unlabelled: Array) -> Classifier:
+        """Return a classifier tailored to a device's own unlabelled samples.
+
+        Args:
+            unlabelled: Raw samples, (N, *shape), N at least 1; ``manifest.personalization.support_size`` of them suffice.
+
+        Raises:
+            EmptySupportSetError: No sample.
+            InputError: Samples of another shape or dtype, or not finite.
+            NumericalError: The bundle's graphs gave no usable weights.
+        """
+        from edge_runtime.classifier import Classifier  # it needs this module too
+        from edge_runtime.personalizer import tailor
+
+        check_samples(unlabelled, self.manifest.raw_input)
+        if len(unlabelled) == 0:
+            way = self.manifest.personalization
+            expected = f"about {way.support_size} samples" if way else "at least one sample"
+            raise EmptySupportSetError("there is no sample to personalise from", expected=expected, got="none")
+        return Classifier(self, tailor(self, unlabelled))
+
+    def _map_rows(self, entry_point: str, samples: Array) -> Floats:
+        """Return an entry point's output for all samples, a bounded number of rows at a time."""
+        check_samples(samples, self.manifest.raw_input)
+        session = self.session(entry_point)
+        pieces = [session.run({"samples": samples[at : at + ROWS_AT_A_TIME]})[0] for at in range(0, len(samples), ROWS_AT_A_TIME)]
+        if not pieces:
+            width = self.manifest.graphs[entry_point].outputs[0].shape[1]
+            return np.empty((0, int(width)), np.float32)
+        result = np.concatenate(pieces)
+        if not np.isfinite(result).all():
+            raise NumericalError(f"the graph {entry_point} gave NaN or infinity", hint="are the samples in the raw range?")
+        return result

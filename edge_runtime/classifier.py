@@ -1,0 +1,144 @@
+"""The personalised classifier that a program on a device holds, saves and opens again."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_runtime.bundle import ROWS_AT_A_TIME, Bundle
+from edge_runtime.personalizer import TailoredWeights, generate
+from edge_runtime.samples import check_samples
+from protocol.errors import BundleError, InputError
+from protocol.files import read_limited, write_atomically
+from protocol.keys import PublicKey
+from protocol.manifest import MAXIMUM_FILE_BYTES
+from protocol.schema import SchemaError, decode, parse_json, to_json
+from protocol.tensors import decode_tensors, encode_tensors
+
+WEIGHTS_NAME = "personal.safetensors"
+RECORD_NAME = "personal.json"
+RECORD_BYTES = 64 * 1024
+EMBEDDING = "embedding"
+
+
+@dataclass(frozen=True)
+class PersonalRecord:
+    """What ``personal.json`` holds: which bundle, trusted how, and what was made when."""
+
+    bundle_path: str
+    bundle_digest: str
+    trusted_key: str
+    created: int
+    support_size: int
+    weights_sha256: str
+
+
+class Classifier:
+    """A classifier tailored to one device. Calls may come from several threads.
+
+    Args:
+        bundle: The bundle it was made with.
+        tailored: The generated weights.
+    """
+
+    def __init__(self, bundle: Bundle, tailored: TailoredWeights) -> None:
+        self.bundle = bundle
+        self.tailored = tailored
+        self._session = bundle.session("classify")
+        self._classes = np.array(bundle.manifest.classes)
+        way = bundle.manifest.personalization
+        self._each_its_own = way is not None and way.scope == "sample"
+
+    def logits(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Return class scores (B, C) float32 of raw samples (B, *shape), B from 0.
+
+        Raises:
+            InputError: Samples of another shape or dtype, or not finite.
+        """
+        check_samples(samples, self.bundle.manifest.raw_input)
+        if len(samples) == 0:
+            return np.empty((0, len(self._classes)), np.float32)
+        if len(samples) <= ROWS_AT_A_TIME:
+            return self._run(samples)
+        return np.concatenate([self._run(samples[at : at + ROWS_AT_A_TIME]) for at in range(0, len(samples), ROWS_AT_A_TIME)])
+
+    def predict_proba(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Return class probabilities (B, C) float32 of raw samples (B, *shape); see ``logits`` for errors."""
+        scores = self.logits(samples)
+        exponents = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))  # (B, C)
+        probabilities: NDArray[np.float32] = exponents / exponents.sum(axis=1, keepdims=True)
+        return probabilities
+
+    def predict(self, samples: NDArray[np.generic]) -> NDArray[np.str_]:
+        """Return class names (B,) of raw samples (B, *shape); see ``logits`` for errors."""
+        labels: NDArray[np.str_] = self._classes[self.logits(samples).argmax(axis=1)]
+        return labels
+
+    def _run(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Return logits (B, C) of a bounded number of samples."""
+        if self._each_its_own:
+            own = generate(self.bundle, self.bundle.embed(samples))
+            return self._session.run({"samples": samples, **own})[0]
+        return self._session.run({"samples": samples, **self.tailored.weights})[0]
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``personal.safetensors`` and ``personal.json``; an earlier classifier there is replaced."""
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        embedding = self.tailored.embedding
+        tensors = {**self.tailored.weights, **({} if embedding is None else {EMBEDDING: embedding})}
+        data = encode_tensors(tensors) if tensors else b""
+        record = PersonalRecord(
+            bundle_path=str(self.bundle.path.resolve()),
+            bundle_digest=self.bundle.digest,
+            trusted_key=self.bundle.trusted.hex,
+            created=int(time.time()),
+            support_size=self.tailored.support_size,
+            weights_sha256=hashlib.sha256(data).hexdigest(),
+        )
+        write_atomically(folder / WEIGHTS_NAME, data)
+        write_atomically(folder / RECORD_NAME, to_json(record))
+
+    @classmethod
+    def open(cls, directory: str | Path, bundle: Bundle | None = None) -> Classifier:
+        """Open a saved classifier; its bundle is verified again.
+
+        Args:
+            directory: What ``save`` wrote.
+            bundle: The bundle; where it lay when saving, if None.
+
+        Raises:
+            InputError: The folder holds no intact classifier.
+            BundleError: The bundle is gone, altered, or another than the classifier was made with.
+        """
+        folder = Path(directory)
+        record = _read_record(folder)
+        data = read_limited(folder / WEIGHTS_NAME, MAXIMUM_FILE_BYTES)
+        if hashlib.sha256(data).hexdigest() != record.weights_sha256:
+            raise InputError(f"{folder / WEIGHTS_NAME} is altered", expected="the digest in personal.json", hint="personalise again")
+        bundle = bundle or Bundle.open(record.bundle_path, PublicKey.from_hex(record.trusted_key))
+        if bundle.digest != record.bundle_digest:
+            hint = "personalise again with this bundle"
+            raise BundleError(
+                "the classifier was made with another bundle", expected=record.bundle_digest[:16], got=bundle.digest[:16], hint=hint
+            )
+        tensors = decode_tensors(data, error=InputError) if data else {}
+        weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+        embedding = weights.pop(EMBEDDING, None)
+        return cls(bundle, TailoredWeights(weights, embedding, record.support_size))
+
+
+def _read_record(folder: Path) -> PersonalRecord:
+    """Return what ``personal.json`` holds."""
+    data = read_limited(folder / RECORD_NAME, RECORD_BYTES)
+    try:
+        return decode(PersonalRecord, parse_json(data), RECORD_NAME)
+    except SchemaError as fault:
+        raise InputError(
+            f"{folder / fault.where} is malformed", expected=fault.expected, got=fault.got, hint="personalise again"
+        ) from fault

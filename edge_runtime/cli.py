@@ -1,0 +1,163 @@
+"""``fedtailor edge``: what a device engineer types on the device."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from protocol.broker_address import parse_broker
+from protocol.freshness import next_boot
+from protocol.keys import PrivateKey
+from protocol.topics import check_name
+
+TRUSTED = click.option(
+    "--trusted",
+    type=click.Path(path_type=Path),
+    required=True,
+    envvar="FEDTAILOR_TRUSTED_KEY",
+    show_envvar=True,
+    help="Public key file of whoever releases bundles.",
+)
+
+
+@click.group()
+def edge() -> None:
+    """Personalise, predict and take part, on the device; no torch needed."""
+
+
+@edge.command(epilog="Example: fedtailor edge personalize bundle/ unlabelled.npy --trusted release.pub --out mine/")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("support", type=click.Path(path_type=Path))
+@TRUSTED
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the classifier.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def personalize(bundle: Path, support: Path, trusted: Path, out: Path, as_json: bool) -> None:
+    """Make a classifier for this device from the unlabelled samples in SUPPORT (.npy, image, or folder of images)."""
+    from edge_runtime.bundle import Bundle
+    from edge_runtime.samples import read_samples
+
+    opened = Bundle.open(bundle, trusted)
+    _, samples = read_samples(support, opened.manifest.raw_input)
+    started = time.perf_counter()
+    classifier = opened.personalize(samples)
+    milliseconds = 1000 * (time.perf_counter() - started)
+    classifier.save(out)
+    content = {"samples": len(samples), "milliseconds": round(milliseconds, 2), "bundle": opened.digest, "out": str(out)}
+    text = f"made a classifier from {len(samples)} unlabelled samples in {milliseconds:.0f} ms: {out}"
+    click.echo(json.dumps(content) if as_json else text)
+
+
+@edge.command(epilog="Example: fedtailor edge predict mine/ camera/1.png camera/2.png")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("samples", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--bundle", type=click.Path(path_type=Path), help="The bundle, if it lies elsewhere now; --trusted goes with it.")
+@click.option("--trusted", type=click.Path(path_type=Path), envvar="FEDTAILOR_TRUSTED_KEY", help="Public key file for --bundle.")
+@click.option("--json", is_flag=True, expose_value=False, help="JSON lines are what this command always prints.")
+def predict(directory: Path, samples: tuple[Path, ...], bundle: Path | None, trusted: Path | None) -> None:
+    """Print one JSON line for each sample: its name, its label, the label's probability.
+
+    DIRECTORY is what `edge personalize` made; SAMPLES are .npy files, images, or folders of images.
+    """
+    from edge_runtime.bundle import Bundle
+    from edge_runtime.classifier import Classifier
+    from edge_runtime.samples import read_samples
+
+    if bundle is not None and trusted is None:
+        raise click.UsageError("--bundle needs --trusted")
+    classifier = Classifier.open(directory, Bundle.open(bundle, trusted) if bundle is not None and trusted is not None else None)
+    classes = classifier.bundle.manifest.classes
+    loaded = [read_samples(path, classifier.bundle.manifest.raw_input) for path in samples]  # all are read before one is printed
+    for names, batch in loaded:
+        probabilities = classifier.predict_proba(batch)  # (B, C)
+        for name, row in zip(names, probabilities, strict=True):
+            best = int(row.argmax())
+            click.echo(json.dumps({"sample": name, "label": classes[best], "probability": round(float(row[best]), 6)}))
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What ``edge run`` is asked to do; each field is the option of the same name."""
+
+    bundle: Path
+    trusted: Path
+    broker: str
+    federation: str
+    device: str
+    key: Path
+    state: Path
+    data: Path
+    round_number: int
+    deadline: float
+    as_json: bool
+
+
+@edge.command(epilog="Example: fedtailor edge run --bundle bundle/ --trusted release.pub --broker mqtt://hub:1883 --device pi-17 ...")
+@click.option("--bundle", type=click.Path(path_type=Path), required=True, help="The bundle.")
+@TRUSTED
+@click.option("--broker", required=True, metavar="URL", help="mqtt://host:port or mqtts://host:port.")
+@click.option("--federation", default="default", show_default=True, help="Name of the federation.")
+@click.option("--device", required=True, help="Id of this device: a-z, 0-9 and -.")
+@click.option("--key", type=click.Path(path_type=Path), required=True, help="This device's private key file.")
+@click.option("--state", type=click.Path(path_type=Path), required=True, help="Folder for what must outlive a restart.")
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Folder with support.npy, query.npy; labels.npy to take part.")
+@click.option("--round", "round_number", type=click.IntRange(min=0), default=0, show_default=True, help="Round of the exchange.")
+@click.option("--deadline", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds until giving up.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def run(**options: Any) -> None:
+    """Exchange prototypes with a coordinator: send ours if there are labels, receive the global ones, report."""
+    request = RunRequest(**options)
+    content = _run(request)
+    if request.as_json:
+        click.echo(json.dumps(content))
+        return
+    for name in ("tailored_accuracy", "nearest_prototype_accuracy"):
+        share = content[name]
+        click.echo(f"{name.replace('_', ' ')}: " + ("unknown, no labels" if share is None else f"{share:.1%}"))
+    click.echo(f"{content['classes_sent']} prototypes sent, {content['bytes_up']:,} bytes up, {content['bytes_down']:,} bytes down")
+
+
+def _run(request: RunRequest) -> dict[str, Any]:
+    """Take part in one exchange and return what happened."""
+    from edge_runtime.agent import Agent, DeviceIdentity, subscriptions
+    from edge_runtime.bundle import Bundle
+    from edge_runtime.device_data import DeviceData
+    from edge_runtime.prototypes import nearest_prototype
+    from protocol.messages import EvaluationReport
+    from protocol.mqtt import Connection
+
+    address = parse_broker(request.broker)
+    check_name("device id", request.device)
+    deadline = time.monotonic() + request.deadline
+    bundle = Bundle.open(request.bundle, request.trusted)
+    data = DeviceData(request.data, bundle.manifest)
+    support, query, labels = data.support(), data.query(), data.labels()
+    tailored = bundle.personalize(support).logits(query).argmax(axis=1)  # (Q,)
+    identity = DeviceIdentity(request.federation, request.device, PrivateKey.open(request.key), next_boot(request.state / "boot"))
+    connection = Connection(
+        address, f"{request.federation}-{request.device}", subscriptions(request.federation, request.device), request.deadline
+    )
+    with connection:
+        agent = Agent(bundle, identity, connection, deadline)
+        sent = 0
+        if labels is not None:
+            sent = len(agent.send_prototypes(bundle.features(support), labels, request.round_number).classes)
+        nearest = nearest_prototype(bundle.features(query), agent.receive_prototypes())  # (Q,)
+        truth = data.query_labels()  # read only now: nothing above may depend on it
+        shares = [None if truth is None else float(np.mean(guess == truth)) for guess in (tailored, nearest)]
+        agent.send(EvaluationReport(len(query), *shares))
+    return {
+        "device": request.device,
+        "samples": len(support),
+        "classes_sent": sent,
+        "tailored_accuracy": shares[0],
+        "nearest_prototype_accuracy": shares[1],
+        "bytes_up": connection.bytes_up,
+        "bytes_down": connection.bytes_down,
+        "refused": agent.refused,
+    }

@@ -1,0 +1,95 @@
+"""Local samples: read from files, and compared with what a bundle says a raw sample is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import InputError, MissingExtraError, SampleDtypeError, SampleNotFiniteError, SampleShapeError
+from protocol.manifest import RawInput
+
+Array = NDArray[np.generic]
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".pgm", ".ppm"})
+
+
+def check_samples(samples: Array, raw: RawInput) -> None:
+    """Refuse samples that the bundle's graphs were not made for.
+
+    Args:
+        samples: (N, *shape) of the raw dtype.
+        raw: What the bundle expects.
+
+    Raises:
+        SampleNotFiniteError: NaN or infinity.
+        SampleDtypeError: Another dtype; nothing is cast silently.
+        SampleShapeError: Another shape.
+    """
+    if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
+        raise SampleNotFiniteError("samples hold NaN or infinity", expected="finite numbers", hint="look at the sensor or the file")
+    if samples.dtype != np.dtype(raw.dtype):
+        hint = f"feed raw values, {raw.minimum:g} to {raw.maximum:g}, without normalising them"
+        raise SampleDtypeError("samples have the wrong dtype", expected=raw.dtype, got=str(samples.dtype), hint=hint)
+    if samples.ndim != 1 + len(raw.shape) or samples.shape[1:] != raw.shape:
+        expected = f"(N, {', '.join(map(str, raw.shape))})"
+        hint = "add a first axis for a single sample" if samples.shape == raw.shape else "resize or crop the samples first"
+        raise SampleShapeError("samples have the wrong shape", expected=expected, got=str(samples.shape), hint=hint)
+
+
+def read_samples(path: Path, raw: RawInput) -> tuple[list[str], Array]:
+    """Return names and samples (N, *shape) of an ``.npy`` file, an image file, or a folder of image files.
+
+    Images must have the size that the bundle expects; they are turned to grey or RGB, nothing else.
+
+    Raises:
+        InputError: Nothing there to read, or it cannot be read.
+        SampleShapeError: An image of another size.
+        MissingExtraError: Images need Pillow.
+    """
+    if path.suffix == ".npy":
+        samples = _read_array(path)
+        return [str(place) for place in range(len(samples))], samples
+    if path.is_dir():
+        paths = sorted(each for each in path.iterdir() if each.suffix.lower() in IMAGE_SUFFIXES)
+    elif path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+        paths = [path]
+    else:
+        raise InputError("no samples found", expected="an .npy file, an image, or a folder of images", got=str(path))
+    if not paths:
+        return [], np.empty((0, *raw.shape), np.dtype(raw.dtype))
+    return [each.name for each in paths], np.stack([_read_image(each, raw) for each in paths])
+
+
+def _read_array(path: Path) -> Array:
+    """Return the array in an .npy file."""
+    try:
+        samples: Array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read", expected="an array saved with numpy.save", got=str(error)[:200]) from error
+    if samples.ndim == 0:
+        raise SampleShapeError(f"{path} holds a single number", expected="an array of samples")
+    return samples
+
+
+def _read_image(path: Path, raw: RawInput) -> Array:
+    """Return one image as a raw sample."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("reading images needs Pillow", hint='pip install "fedtailor[edge]", or pass an .npy file') from error
+    channels = raw.shape[2] if len(raw.shape) == 3 else 1
+    if raw.dtype != "uint8" or len(raw.shape) not in (2, 3) or channels not in (1, 3):
+        raise InputError("this bundle does not take images", expected=f"{raw.dtype} samples of shape {raw.shape}", hint="pass an .npy file")
+    height, width = raw.shape[:2]
+    try:
+        with Image.open(path) as image:
+            if image.size != (width, height):
+                got = f"{image.size[0]} x {image.size[1]}"
+                raise SampleShapeError(
+                    f"{path.name} has the wrong size", expected=f"{width} x {height} pixels", got=got, hint="resize it first"
+                )
+            pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path} cannot be read as an image", got=str(error)[:200]) from error
+    return pixels.reshape(raw.shape)

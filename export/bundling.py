@@ -1,0 +1,126 @@
+"""From a run folder to the files and the manifest of a bundle."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from export.card import model_card
+from export.graphs import to_onnx
+from export.parity import check_parity
+from export.selftest import golden_samples
+from protocol.bundle import write_bundle
+from protocol.keys import PrivateKey
+from protocol.manifest import FORMAT, GraphSpec, Manifest, MethodEntry, Personalization, RawInput, TensorSpec
+from protocol.onnx_graph import inspect_graph
+from trainer.methods.base import Method, Repeat
+from trainer.methods.hyperfedzero import HyperFedZero
+from trainer.methods.parts import Part, PartTensor
+from trainer.methods.registry import method_settings
+from trainer.runs import Run
+
+MINIMUM_ONNXRUNTIME = "1.19"
+DEFAULT_SUPPORT_SIZE = 256
+PRODUCERS = ("fedtailor", "torch", "onnx", "onnxscript", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Release:
+    """What the person who releases a bundle decides.
+
+    Attributes:
+        name: Name of the bundle.
+        bundle_version: Grows with every release.
+        expires: Seconds since 1970 after which devices refuse it, or None.
+        target: Hardware group.
+        coordinator_key: Public key of the coordinator in hexadecimal, or None.
+    """
+
+    name: str
+    bundle_version: int = 1
+    expires: int | None = None
+    target: str = "any"
+    coordinator_key: str | None = None
+
+
+def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, overwrite: bool = False) -> str:
+    """Write the bundle of a run and return its digest.
+
+    Raises:
+        RunFolderError: The run has not ended.
+        ParityError: A graph does not compute what torch computes.
+        BundleError: The target folder cannot be used.
+    """
+    settings = method_settings(run.config.method, run.config.settings)
+    method = settings.bind(run.config.task)
+    files, graphs = export_parts(method.parts(run.final_state()))
+    manifest = _manifest(run, settings, method, graphs, release)
+    files["selftest.safetensors"] = golden_samples(manifest, files)
+    files["README.md"] = model_card(manifest, run)
+    return write_bundle(directory, manifest, files, key, overwrite=overwrite)
+
+
+def export_parts(parts: tuple[Part, ...]) -> tuple[dict[str, bytes], dict[str, GraphSpec]]:
+    """Return the graph files by path and what the manifest says of them, each having passed the parity gate."""
+    files, graphs = {}, {}
+    for part in parts:
+        path = f"graphs/{part.entry_point}.onnx"
+        graph = to_onnx(part)
+        parity = check_parity(part, graph, MINIMUM_ONNXRUNTIME)
+        facts = inspect_graph(graph)
+        files[path] = graph
+        graphs[part.entry_point] = GraphSpec(
+            file=path,
+            inputs=tuple(map(_tensor_spec, part.inputs)),
+            outputs=tuple(map(_tensor_spec, part.outputs)),
+            opset=facts.opsets[""],
+            ir_version=facts.ir_version,
+            operators=tuple(sorted(facts.operators)),
+            parity=parity,
+        )
+    return files, graphs
+
+
+def _tensor_spec(tensor: PartTensor) -> TensorSpec:
+    """Return a part's tensor as the manifest writes it."""
+    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning)
+
+
+def _manifest(run: Run, settings: object, method: Method, graphs: dict[str, GraphSpec], release: Release) -> Manifest:
+    """Return the manifest without its list of files."""
+    task = run.config.task
+    return Manifest(
+        format=FORMAT,
+        name=release.name,
+        bundle_version=release.bundle_version,
+        created=int(time.time()),
+        expires=release.expires,
+        method=MethodEntry(run.config.method, run.config.settings, tuple(map(_phase, method.phases()))),
+        classes=task.classes,
+        raw_input=RawInput(task.dtype, task.sample_shape, task.minimum, task.maximum, "one raw sample; the graphs normalise it"),
+        graphs=graphs,
+        files={},
+        personalization=_personalization(run, settings),
+        minimum_onnxruntime=MINIMUM_ONNXRUNTIME,
+        target=release.target,
+        coordinator_key=release.coordinator_key,
+        producer={package: version(package) for package in PRODUCERS},
+    )
+
+
+def _personalization(run: Run, settings: object) -> Personalization | None:
+    """Return how a device tailors its classifier, if the method can."""
+    if not isinstance(settings, HyperFedZero):
+        return None
+    size = run.config.split.support_size or DEFAULT_SUPPORT_SIZE
+    return Personalization(settings.scope, size, settings.embedding, settings.tailored)
+
+
+def _phase(phase: Repeat) -> dict[str, Any]:
+    """Return a phase as plain data, which an agent can follow without the method's code."""
+    policy = {"policy": type(phase.draw).__name__, **vars(phase.draw)}
+    random_inputs = {each.name: list(each.shape) for each in phase.random_inputs}
+    return {"repeat": phase.step_name, "count": phase.count, "draw": policy, "normal_inputs": random_inputs}

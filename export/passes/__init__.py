@@ -1,0 +1,1 @@
+"""Graph passes, one a file: each states what it requires of a model and what it ensures."""

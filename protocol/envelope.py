@@ -1,0 +1,168 @@
+"""One payload on the wire: magic, header length, JSON header, safetensors body, Ed25519 signature.
+
+Everything needed stands in the payload, so nothing depends on MQTT 5 properties, bridges or brokers. Nothing beyond the
+small header is parsed before the signature verifies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from protocol.errors import MalformedMessageError, MessageSignatureError, OversizeMessageError, StaleMessageError
+from protocol.keys import SIGNATURE_BYTES, PrivateKey, PublicKey
+from protocol.messages import Message, join_message, split_message
+from protocol.schema import JsonValue, SchemaError, decode, encode, parse_json
+from protocol.tensors import TensorLimits, decode_tensors, encode_tensors
+
+MAGIC = b"FTM1"
+SIGNATURE_CONTEXT = b"fedtailor-message/1\0"
+LENGTH_BYTES = 4
+MAXIMUM_MESSAGE_BYTES = 32 * 1024
+MAXIMUM_HEADER_BYTES = 4 * 1024
+CLOCK_TOLERANCE_SECONDS = 300.0
+# NaN must reach check_prototypes, which names it; the magnitude is checked there too.
+BODY_LIMITS = TensorLimits(header_bytes=4096, tensors=16, magnitude=None)
+
+
+@dataclass(frozen=True)
+class Header:
+    """Who says what to whom, and until when.
+
+    Attributes:
+        kind: Kind of the message.
+        federation: Federation that it belongs to.
+        sender: Device id, or ``coordinator``.
+        boot: Boot counter of the sender.
+        sequence: Grows with every message of one boot.
+        sent: Seconds since 1970, UTC, by the sender's clock.
+        expires: The same; the message means nothing after it.
+        bundle: Digest of the bundle that it is about.
+        fields: The message's plain fields.
+    """
+
+    kind: str
+    federation: str
+    sender: str
+    boot: int
+    sequence: int
+    sent: float
+    expires: float
+    bundle: str
+    fields: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """A message whose signature, federation and time were checked."""
+
+    header: Header
+    message: Message
+
+
+@dataclass(frozen=True)
+class Address:
+    """What all messages of a sender have in common: federation, sender id, boot counter, digest of the bundle."""
+
+    federation: str
+    sender: str
+    boot: int
+    bundle: str
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a receiver accepts.
+
+    Attributes:
+        federation: Its federation.
+        bundle: Digest of its bundle.
+        find_key: Sender id -> public key; raises UnknownDeviceError.
+    """
+
+    federation: str
+    bundle: str
+    find_key: Callable[[str], PublicKey]
+
+
+def seal(message: Message, address: Address, sequence: int, times: tuple[float, float], key: PrivateKey) -> bytes:
+    """Return the payload of a message.
+
+    Args:
+        message: The message.
+        address: Who sends it.
+        sequence: Sequence number, used once in a boot.
+        times: When it is sent and when it expires, seconds since 1970, UTC.
+        key: The sender's key.
+
+    Raises:
+        OversizeMessageError: It is larger than one message may be.
+    """
+    fields, arrays = split_message(message)
+    header = Header(message.KIND, address.federation, address.sender, address.boot, sequence, *times, address.bundle, fields)
+    head = json.dumps(encode(header), separators=(",", ":"), allow_nan=False).encode()
+    body = encode_tensors(arrays) if arrays else b""
+    content = MAGIC + len(head).to_bytes(LENGTH_BYTES, "little") + head + body
+    payload = content + key.sign(SIGNATURE_CONTEXT + content)
+    if len(payload) > MAXIMUM_MESSAGE_BYTES or len(head) > MAXIMUM_HEADER_BYTES:
+        limit = f"at most {MAXIMUM_MESSAGE_BYTES} bytes, {MAXIMUM_HEADER_BYTES} of them header"
+        hint = "send fewer classes or features"
+        raise OversizeMessageError(f"a {message.KIND} is too large to send", expected=limit, got=f"{len(payload)} bytes", hint=hint)
+    return payload
+
+
+def unseal(payload: bytes, expectation: Expectation, now: float) -> Envelope:
+    """Return the message in a payload, after checking all that can be checked without knowing the round.
+
+    Args:
+        payload: What the broker delivered.
+        expectation: What the receiver accepts.
+        now: Seconds since 1970, UTC.
+
+    Raises:
+        OversizeMessageError: Too many bytes.
+        MalformedMessageError: Not a message of this protocol.
+        UnknownDeviceError: The sender has no key here.
+        MessageSignatureError: Signed by another key, or altered.
+        StaleMessageError: Expired, from the future, of another federation or about another bundle.
+    """
+    header, body, signed, signature = _take_apart(payload)
+    if not expectation.find_key(header.sender).verify(SIGNATURE_CONTEXT + signed, signature):
+        raise MessageSignatureError("a message's signature does not verify", expected=f"the key of {header.sender}")
+    _check_freshness(header, expectation, now)
+    arrays = decode_tensors(body, BODY_LIMITS) if body else {}
+    return Envelope(header, join_message(header.kind, header.fields, arrays))
+
+
+def _take_apart(payload: bytes) -> tuple[Header, bytes, bytes, bytes]:
+    """Return header, body, the signed bytes, and the signature."""
+    if len(payload) > MAXIMUM_MESSAGE_BYTES:
+        raise OversizeMessageError("a message is too large", expected=f"at most {MAXIMUM_MESSAGE_BYTES} bytes", got=f"{len(payload)} bytes")
+    start = len(MAGIC) + LENGTH_BYTES
+    if payload[: len(MAGIC)] != MAGIC or len(payload) < start + SIGNATURE_BYTES:
+        raise MalformedMessageError("a payload is no fedtailor message", expected=f"the magic {MAGIC!r}", got=repr(payload[:8]))
+    length = int.from_bytes(payload[len(MAGIC) : start], "little")
+    end = start + length
+    if length > MAXIMUM_HEADER_BYTES or end + SIGNATURE_BYTES > len(payload):
+        raise MalformedMessageError("a message's header length is impossible", expected=f"at most {MAXIMUM_HEADER_BYTES}", got=length)
+    try:
+        header = decode(Header, parse_json(payload[start:end]), "header")
+    except SchemaError as fault:
+        raise MalformedMessageError(f"a message is malformed at {fault.where}", expected=fault.expected, got=fault.got) from fault
+    return header, payload[end:-SIGNATURE_BYTES], payload[:-SIGNATURE_BYTES], payload[-SIGNATURE_BYTES:]
+
+
+def _check_freshness(header: Header, expectation: Expectation, now: float) -> None:
+    """Refuse what is for another time, federation or bundle."""
+    pairs = {"federation": (expectation.federation, header.federation), "bundle": (expectation.bundle, header.bundle)}
+    for name, (expected, got) in pairs.items():
+        if expected != got:
+            raise StaleMessageError(f"a message is for another {name}", expected=expected[:16], got=got[:16])
+    if header.boot < 0 or header.sequence < 0:
+        raise MalformedMessageError("a message's boot counter or sequence is negative", got=f"{header.boot}, {header.sequence}")
+    if not header.sent - CLOCK_TOLERANCE_SECONDS <= now <= header.expires + CLOCK_TOLERANCE_SECONDS:
+        hint = "set the clocks of both sides"
+        raise StaleMessageError(
+            "a message is expired or from the future", expected=f"{header.sent:.0f} to {header.expires:.0f}", got=f"{now:.0f}", hint=hint
+        )

@@ -1,0 +1,69 @@
+"""Reading with a limit and writing whole: what other modules do with files goes through here."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from protocol.errors import FedtailorError, InputError
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file so that a crash leaves either the old content or the new.
+
+    Args:
+        path: Where; the folder must exist.
+        data: The whole content.
+        mode: Permission bits of the file.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_limited(path: Path, limit: int, error: type[FedtailorError] = InputError) -> bytes:
+    """Return the content of a plain file of at most ``limit`` bytes; links are not followed.
+
+    Args:
+        path: The file.
+        limit: Largest size in bytes; checked before anything is read.
+        error: Class of the error to raise.
+
+    Raises:
+        FedtailorError: Of the class ``error``: absent, unreadable, a link, a folder, a device, or too large.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        raise error(f"{path} cannot be opened", expected="a plain file", got=problem.strerror) from problem
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):  # before fdopen, which fails on a folder in its own way
+        os.close(handle)
+        raise error(f"{path} cannot be read", expected="a plain file", got=stat.filemode(facts.st_mode))
+    with os.fdopen(handle, "rb") as file:
+        if facts.st_size > limit:
+            raise error(f"{path} is too large", expected=f"at most {limit} bytes", got=f"{facts.st_size} bytes")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise error(f"{path} grew while it was read", expected=f"at most {limit} bytes", got="more")
+    return data

@@ -1,0 +1,180 @@
+"""What a bundle says about itself. The signature covers the exact bytes, so nothing here is ever re-encoded to check it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from protocol.errors import ManifestError
+from protocol.schema import JsonValue, SchemaError, decode, parse_json, to_json
+
+FORMAT = "fedtailor-bundle/1"
+MAXIMUM_MANIFEST_BYTES = 1024 * 1024
+MAXIMUM_FILE_BYTES = 256 * 1024 * 1024
+MAXIMUM_BUNDLE_BYTES = 1024 * 1024 * 1024
+FILE_NAME = re.compile(r"(graphs/[a-z0-9_]{1,64}\.onnx|tensors/[a-z0-9_.-]{1,64}\.safetensors|selftest\.safetensors|README\.md)")
+HEX_64 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file: its length in bytes and its SHA-256 in hexadecimal."""
+
+    length: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A graph input or output; a word in ``shape`` is an axis whose size is free."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class RawInput:
+    """One raw sample as the device feeds it, without a batch axis; normalisation is inside the graphs."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    minimum: float
+    maximum: float
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How closely a graph was found to follow the original, at export."""
+
+    batch_sizes: tuple[int, ...]
+    absolute_tolerance: float
+    relative_tolerance: float
+    worst_absolute_difference: float
+    label_agreement: float | None
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """One entry point."""
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset: int
+    ir_version: int
+    operators: tuple[str, ...]
+    parity: Parity
+
+
+@dataclass(frozen=True)
+class Personalization:
+    """How a device tailors its classifier.
+
+    Attributes:
+        scope: ``device``: one classifier from a support set; ``sample``: one for each sample.
+        support_size: Unlabelled samples that were used in evaluation: enough for a good classifier.
+        embedding_dimension: Length E of the distribution embedding.
+        tailored: ``whole`` or ``head`` of the classifier.
+    """
+
+    scope: Literal["device", "sample"]
+    support_size: int
+    embedding_dimension: int
+    tailored: Literal["whole", "head"]
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """The method, its settings, and its phases as plain data."""
+
+    name: str
+    settings: Mapping[str, JsonValue]
+    phases: tuple[JsonValue, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole manifest.
+
+    Attributes:
+        format: ``fedtailor-bundle/1``.
+        name: Name for people.
+        bundle_version: Grows with every release of the same bundle.
+        created: Seconds since 1970, UTC.
+        expires: The same, or None for never.
+        method: Method, settings and phases.
+        classes: Class names in index order.
+        raw_input: What the device feeds.
+        graphs: Entry point -> graph.
+        files: Path in the bundle -> length and digest; all files but the manifest and its signature.
+        personalization: How a classifier is tailored; None when there is one for all.
+        minimum_onnxruntime: Oldest ONNX Runtime that loads the graphs.
+        target: Hardware group that the bundle is for; ``any`` for all.
+        coordinator_key: Public key, in hexadecimal, that signs what a coordinator sends; None when there is none.
+        producer: Versions of what made the bundle.
+    """
+
+    format: str
+    name: str
+    bundle_version: int
+    created: int
+    expires: int | None
+    method: MethodEntry
+    classes: tuple[str, ...]
+    raw_input: RawInput
+    graphs: Mapping[str, GraphSpec]
+    files: Mapping[str, FileEntry]
+    personalization: Personalization | None
+    minimum_onnxruntime: str
+    target: str
+    coordinator_key: str | None
+    producer: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Refuse a manifest that contradicts itself."""
+        for holds, what, got in self._conditions():
+            if not holds:
+                raise ManifestError(f"the manifest is wrong: {what}", got=str(got)[:80])
+
+    def _conditions(self) -> list[tuple[bool, str, object]]:
+        """Return what must hold, how to say it, and what there is."""
+        named = {graph.file for graph in self.graphs.values()}
+        bad_names = [path for path in self.files if not FILE_NAME.fullmatch(path)]
+        bad_entries = [
+            path for path, entry in self.files.items() if not (0 < entry.length <= MAXIMUM_FILE_BYTES and HEX_64.fullmatch(entry.sha256))
+        ]
+        total = sum(entry.length for entry in self.files.values())
+        return [
+            (self.format == FORMAT, f"the format must be {FORMAT}", self.format),
+            (2 <= len(self.classes) <= 10_000, "there must be 2 to 10000 classes", len(self.classes)),
+            (len(set(self.classes)) == len(self.classes), "class names must differ", self.classes),
+            (not bad_names, "a file name is not allowed", bad_names),
+            (not bad_entries, "a file's length or digest is not possible", bad_entries),
+            (total <= MAXIMUM_BUNDLE_BYTES, f"all files together must stay below {MAXIMUM_BUNDLE_BYTES} bytes", total),
+            (named <= self.files.keys() or not self.files, "every graph must be a listed file", sorted(named - self.files.keys())),
+            ("classify" in self.graphs, "there must be an entry point classify", sorted(self.graphs)),
+            (self.raw_input.minimum < self.raw_input.maximum, "the raw range must not be empty", self.raw_input),
+            (HEX_64.fullmatch(self.coordinator_key or "0" * 64) is not None, "a public key has 64 hex digits", self.coordinator_key),
+            (all(size > 0 for size in self.raw_input.shape), "raw sizes must be positive", self.raw_input.shape),
+        ]
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as JSON, the same bytes for the same content."""
+        return to_json(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Return the manifest in JSON bytes.
+
+        Raises:
+            ManifestError: Malformed, or it contradicts itself.
+        """
+        try:
+            return decode(cls, parse_json(data), "manifest")
+        except SchemaError as fault:
+            raise ManifestError(f"the manifest is malformed at {fault.where}", expected=fault.expected, got=fault.got) from fault

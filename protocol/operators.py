@@ -1,0 +1,18 @@
+"""The operators that a graph in a bundle may use: plain arithmetic on tensors of the default domain.
+
+No Loop, Scan or If (a few bytes of them can run for ever), nothing that builds tensors of a size chosen by data
+(ConstantOfShape, Range), no random numbers, no custom domain.
+"""
+
+from __future__ import annotations
+
+ALLOWED_OPERATORS = frozenset(
+    """
+    Abs Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose Cos Div Einsum Elu
+    Equal Erf Exp Expand Flatten Floor Gather GatherElements Gemm GlobalAveragePool Greater GreaterOrEqual HardSwish
+    Identity InstanceNormalization LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool
+    Mean Min Mul Neg Not Or Pad Pow Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu
+    Reshape ScatterElements ScatterND Shape Sigmoid Sign Sin Slice Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh
+    TopK Transpose Unsqueeze Where Xor
+    """.split()  # noqa: SIM905  # eighty quoted names are harder to read
+)

@@ -1,0 +1,121 @@
+"""What the tests of this folder share: a tiny ONNX model written by hand, a manifest around it, and messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from protocol.manifest import GraphSpec, Manifest, MethodEntry, Parity, RawInput, TensorSpec
+from protocol.messages import EvaluationReport, GlobalPrototypes, Message, PrototypeUpdate, Receipt
+
+
+def varint(value: int) -> bytes:
+    """Return an integer as a protobuf varint."""
+    content = bytearray()
+    while value > 0x7F:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*content, value])
+
+
+def number_field(number: int, value: int) -> bytes:
+    return varint(number << 3) + varint(value)
+
+
+def bytes_field(number: int, value: bytes | str) -> bytes:
+    content = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def value_info(name: str, shape: tuple[int | str, ...]) -> bytes:
+    """Return a ValueInfoProto of a float32 tensor."""
+    axes = [bytes_field(1, bytes_field(2, axis) if isinstance(axis, str) else number_field(1, axis)) for axis in shape]
+    tensor = number_field(1, 1) + bytes_field(2, b"".join(axes))
+    return bytes_field(1, name) + bytes_field(2, bytes_field(1, tensor))
+
+
+def initializer(name: str, values: np.ndarray) -> bytes:
+    """Return a TensorProto of float32 entries."""
+    sizes = b"".join(number_field(1, size) for size in values.shape)
+    return sizes + number_field(2, 1) + bytes_field(8, name) + bytes_field(9, values.astype("<f4").tobytes())
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """A model ``logits = samples @ weight`` in pieces that a test may replace or add to."""
+
+    operator: str = "MatMul"
+    domain: str = ""
+    node: bytes = b""
+    tensor: bytes = field(default_factory=lambda: initializer("weight", np.arange(6, dtype=np.float32).reshape(3, 2)))
+    graph: bytes = b""
+    model: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        node = bytes_field(1, "samples") + bytes_field(1, "weight") + bytes_field(2, "logits") + bytes_field(4, self.operator)
+        node += bytes_field(7, self.domain) if self.domain else b""
+        graph = bytes_field(1, node + self.node) + bytes_field(2, "tiny") + bytes_field(5, self.tensor)
+        graph += bytes_field(11, value_info("samples", ("N", 3))) + bytes_field(12, value_info("logits", ("N", 2)))
+        opset = bytes_field(1, "") + number_field(2, 18)
+        return number_field(1, 8) + bytes_field(7, graph + self.graph) + bytes_field(8, opset) + self.model
+
+
+def graph_spec() -> GraphSpec:
+    """Return what the manifest says of the tiny model."""
+    return GraphSpec(
+        file="graphs/classify.onnx",
+        inputs=(TensorSpec("samples", "float32", ("N", 3), "raw samples"),),
+        outputs=(TensorSpec("logits", "float32", ("N", 2), "scores of the classes"),),
+        opset=18,
+        ir_version=8,
+        operators=("MatMul",),
+        parity=Parity((1, 2), 1e-5, 1e-4, 2e-7, None),
+    )
+
+
+def manifest() -> Manifest:
+    """Return a manifest before ``write_bundle`` fills in its files."""
+    return Manifest(
+        format="fedtailor-bundle/1",
+        name="tiny",
+        bundle_version=1,
+        created=1_700_000_000,
+        expires=None,
+        method=MethodEntry("fedavg", {"rate": 0.1, "nested": {"list": [1, None, "text"]}}, ({"repeat": "step", "n": 20},)),
+        classes=("cat", "dog"),
+        raw_input=RawInput("float32", (3,), 0.0, 1.0, "three numbers"),
+        graphs={"classify": graph_spec()},
+        files={},
+        personalization=None,
+        minimum_onnxruntime="1.19",
+        target="any",
+        coordinator_key=None,
+        producer={"fedtailor": "0.1.0"},
+    )
+
+
+def bundle_files() -> dict[str, bytes]:
+    return {"graphs/classify.onnx": ModelParts().to_bytes(), "README.md": b"# tiny\n"}
+
+
+def prototype_update(**changes: object) -> PrototypeUpdate:
+    """Return an update of two classes and three features, with some fields replaced."""
+    fields: dict[str, object] = {
+        "round": 1,
+        "classes": np.array([0, 4], dtype=np.int64),
+        "means": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "counts": np.array([10, 32], dtype=np.int64),
+    }
+    return PrototypeUpdate(**{**fields, **changes})  # type: ignore[arg-type]  # a test may pass nonsense
+
+
+def messages() -> list[Message]:
+    """Return one message of each kind."""
+    update = prototype_update()
+    return [
+        update,
+        GlobalPrototypes(1, update.classes, update.means, update.counts, ("device-1", "device-2")),
+        Receipt(3, 14, accepted=False, reason="prototype is of an unknown class"),
+        EvaluationReport(80, 0.75, None),
+    ]

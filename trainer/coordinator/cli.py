@@ -1,0 +1,116 @@
+"""``fedtailor coordinator``: the operator's side of an exchange."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from protocol.broker_address import parse_broker
+from protocol.bundle import VerifiedBundle, open_bundle
+from protocol.errors import BundleError, DeadlineError, NotAllowedError
+from protocol.freshness import next_boot
+from protocol.keys import PrivateKey, PublicKey
+from protocol.topics import Topics
+from trainer.coordinator.prototype_round import PrototypeRound
+from trainer.coordinator.registry import DeviceRegistry
+
+
+@click.group()
+def coordinator() -> None:
+    """Collect prototypes from devices over a broker."""
+
+
+@dataclass(frozen=True)
+class PrototypesRequest:
+    """What ``coordinator prototypes`` is asked to do; each field is the option of the same name."""
+
+    bundle: Path
+    trusted: Path
+    broker: str
+    federation: str
+    key: Path
+    registry: Path
+    state: Path
+    participants: tuple[str, ...]
+    round_number: int
+    reports: int
+    deadline: float
+    as_json: bool
+
+
+@coordinator.command(epilog="Example: fedtailor coordinator prototypes --bundle bundle/ --broker mqtt://hub:1883 --participant pi-1 ...")
+@click.option("--bundle", type=click.Path(path_type=Path), required=True, help="The bundle that the devices use.")
+@click.option(
+    "--trusted", type=click.Path(path_type=Path), required=True, envvar="FEDTAILOR_TRUSTED_KEY", help="Public key file of its signer."
+)
+@click.option("--broker", required=True, metavar="URL", help="mqtt://host:port or mqtts://host:port.")
+@click.option("--federation", default="default", show_default=True, help="Name of the federation.")
+@click.option("--key", type=click.Path(path_type=Path), required=True, help="The coordinator's private key file.")
+@click.option(
+    "--registry", type=click.Path(path_type=Path), required=True, help="Folder of the devices' public keys, <device id>.pub each."
+)
+@click.option("--state", type=click.Path(path_type=Path), required=True, help="Folder for what must outlive a restart.")
+@click.option("--participant", "participants", multiple=True, required=True, help="Id of a device whose prototypes count; repeatable.")
+@click.option("--round", "round_number", type=click.IntRange(min=0), default=0, show_default=True, help="Round of the exchange.")
+@click.option("--reports", type=click.IntRange(min=0), default=0, show_default=True, help="Evaluation reports to wait for at the end.")
+@click.option(
+    "--deadline", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for the updates, and again for reports."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def prototypes(**options: Any) -> None:
+    """Collect class prototypes, publish their mean weighted by sample counts, and gather the devices' reports."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    request = PrototypesRequest(**options)
+    content = _exchange(request)
+    if request.as_json:
+        click.echo(json.dumps(content))
+        return
+    click.echo(f"global prototypes of {content['classes']} classes from {', '.join(content['devices'])}")
+    click.echo(f"{content['reports']} reports, {len(content['refused'])} messages refused")
+
+
+def _exchange(request: PrototypesRequest) -> dict[str, Any]:
+    """Run one exchange and return what happened."""
+    from protocol.mqtt import Connection
+    from trainer.coordinator.service import COORDINATOR, Coordinator
+
+    address, topics = parse_broker(request.broker), Topics(request.federation)
+    bundle = open_bundle(request.bundle, PublicKey.open(request.trusted))
+    key, registry = PrivateKey.open(request.key), DeviceRegistry(request.registry)
+    if bundle.manifest.coordinator_key != key.public.hex:
+        hint = "export the bundle with this coordinator's --coordinator-key"
+        raise NotAllowedError("devices with this bundle will not believe this coordinator", got=key.public.fingerprint, hint=hint)
+    for device in request.participants:
+        registry.key(device)  # a forgotten key is found now and not in the middle of the round
+    exchange = PrototypeRound(request.round_number, request.participants, len(bundle.manifest.classes), _dimension(bundle))
+    with Connection(address, f"{request.federation}-{COORDINATOR}", (topics.any_up,), request.deadline) as connection:
+        service = Coordinator(connection, topics, exchange, registry, key, next_boot(request.state / "boot"), bundle.digest)
+        service.collect(lambda: not exchange.missing, time.monotonic() + request.deadline)
+        published = service.publish_prototypes()
+        service.collect(lambda: len(service.reports) >= request.reports, time.monotonic() + request.deadline)
+    if len(service.reports) < request.reports:
+        raise DeadlineError("reports are missing", expected=str(request.reports), got=str(len(service.reports)))
+    return {
+        "devices": list(published.devices),
+        "missing": exchange.missing,
+        "classes": len(published.classes),
+        "counts": {bundle.manifest.classes[place]: int(count) for place, count in zip(published.classes, published.counts, strict=True)},
+        "reports": len(service.reports),
+        "refused": service.refused,
+        "bytes_up": connection.bytes_up,
+        "bytes_down": connection.bytes_down,
+    }
+
+
+def _dimension(bundle: VerifiedBundle) -> int:
+    """Return the length D of the bundle's features."""
+    graph = bundle.manifest.graphs.get("features")
+    if graph is None:
+        raise BundleError("this bundle has no features for prototypes", expected="an entry point features", hint="export HyperFedZero")
+    return int(graph.outputs[0].shape[1])
