@@ -35,6 +35,7 @@ def serve(host: str, port: int, *, end_with_stdin: bool = False) -> None:
         MissingExtraError: amqtt is not installed.
         InputError: The port is taken or not allowed.
     """
+    _check_port(host, port)
     try:
         from amqtt.broker import Broker
     except ModuleNotFoundError as error:
@@ -52,7 +53,6 @@ def serve(host: str, port: int, *, end_with_stdin: bool = False) -> None:
         await stopped.wait()
         await broker.shutdown()
 
-    _check_port(host, port)
     asyncio.run(run())
 
 

@@ -47,7 +47,7 @@ class Connection:
     """A connection to a broker, open inside a ``with`` block.
 
     ``bytes_up`` and ``bytes_down`` count PUBLISH packets: fixed header, topic and payload. ``dropped`` counts messages
-    that were too large or came faster than they were received.
+    that were too large, that no subscription asked for, or that came faster than they were received.
 
     Args:
         address: The broker.
@@ -97,8 +97,10 @@ class Connection:
 
     def close(self) -> None:
         """Disconnect and end the threads."""
-        self._closing.set()
-        self._down.set()
+        with self._state:
+            self._closing.set()
+            self._down.set()
+            self._state.notify_all()
         self._supervisor.join(2 * ATTEMPT_SECONDS)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False, deadline_seconds: float = 10.0) -> None:
@@ -196,6 +198,7 @@ class Connection:
     def _make_client(self, protocol: MQTTProtocolVersion) -> paho.Client:
         """Return a client of paho with our callbacks."""
         client = paho.Client(CallbackAPIVersion.VERSION2, client_id=self._client_id, protocol=protocol, reconnect_on_failure=False)
+        client.disable_logger()  # it calls an ordinary end of a connection an error, on standard error
         client.connect_timeout = ATTEMPT_SECONDS
         client.suppress_exceptions = True  # an exception in a callback would end paho's thread without a word
         if self.address.tls:
@@ -234,10 +237,12 @@ class Connection:
             self._state.notify_all()
 
     def _on_message(self, client: paho.Client, data: Any, message: paho.MQTTMessage) -> None:
-        """Keep a message for ``receive``, unless it is too large or there are too many."""
+        """Keep a message for ``receive``, unless it is too large, not asked for, or one too many."""
         payload = bytes(message.payload)
         self.bytes_down += _publish_bytes(message.topic, payload)
-        if len(payload) > MAXIMUM_MESSAGE_BYTES:
+        # amqtt greets a new client with the retained messages that others have subscribed to.
+        asked_for = any(paho.topic_matches_sub(subscription, message.topic) for subscription in self._subscriptions)
+        if len(payload) > MAXIMUM_MESSAGE_BYTES or not asked_for:
             self.dropped += 1
             return
         try:

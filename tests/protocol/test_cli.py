@@ -113,7 +113,6 @@ def test_another_key_is_refused(run: Run, release: Path) -> None:
 
 
 def test_a_taken_port_is_one_sentence(run: Run) -> None:
-    pytest.importorskip("amqtt.broker", reason="needs the package amqtt")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = run("broker", "--port", taken.getsockname()[1])
     assert result.exit_code == 10

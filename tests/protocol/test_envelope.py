@@ -23,6 +23,7 @@ from protocol.errors import (
 )
 from protocol.keys import PrivateKey, PublicKey
 from protocol.messages import Message, PrototypeUpdate, check_prototypes
+from protocol.tensors import encode_tensors
 from tests.protocol.samples import messages, prototype_update
 
 KEY = PrivateKey(bytes(range(32)))
@@ -148,7 +149,7 @@ MALFORMED = {
     "negative boot": signed(header(boot=-1)),
     "unknown kind": signed(header(kind="evil/1")),
     "fields of another kind": signed(header(kind="evaluation-report/1")),
-    "tensors that do not belong": signed(header(), envelope.encode_tensors({"x": np.zeros(1, np.float32)})),
+    "tensors that do not belong": signed(header(), encode_tensors({"x": np.zeros(1, np.float32)})),
     "body is no tensors": signed(header(), b"garbage"),
 }
 
