@@ -7,6 +7,12 @@ work without ONNX Runtime.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what type checkers and editors see
+    from edge_runtime.bundle import Bundle
+    from edge_runtime.classifier import Classifier
+    from edge_runtime.prototypes import Prototypes, class_statistics, nearest_prototype
 
 _HOMES = {
     "Bundle": "edge_runtime.bundle",

@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 from edge_runtime.bundle import Bundle
 from edge_runtime.prototypes import DEFAULT_MINIMUM_COUNT, Prototypes, class_statistics
 from protocol.envelope import Address, Envelope, Expectation, seal, unseal
-from protocol.errors import DeadlineError, FedtailorError, InputError, MessageError, NotAllowedError, UnknownDeviceError
+from protocol.errors import (
+    BundleError,
+    DeadlineError,
+    FedtailorError,
+    InputError,
+    MessageError,
+    NotAllowedError,
+    StaleMessageError,
+    UnknownDeviceError,
+)
 from protocol.keys import PrivateKey, PublicKey
 from protocol.messages import GlobalPrototypes, Message, PrototypeUpdate, Receipt, check_prototypes
 from protocol.mqtt import Connection
@@ -54,23 +63,24 @@ class Agent:
         identity: Who the device is.
         connection: An open connection that receives the topics of ``subscriptions``.
         deadline: When to give up, on the clock of ``time.monotonic``.
+        round_number: Round of the exchange; a broker may still hold the prototypes of an earlier one, which are refused.
     """
 
     bundle: Bundle
     identity: DeviceIdentity
     connection: Connection
     deadline: float
+    round_number: int = 0
     refused: list[str] = field(default_factory=list)
     _sequence: int = 0
     _global: GlobalPrototypes | None = None
 
-    def send_prototypes(self, features: NDArray[np.float32], labels: NDArray[np.int64], round_number: int) -> PrototypeUpdate:
+    def send_prototypes(self, features: NDArray[np.float32], labels: NDArray[np.int64]) -> PrototypeUpdate:
         """Send the class prototypes of local labelled data and wait for the receipt.
 
         Args:
             features: (N, D) float32.
             labels: Class indices, (N,) int64.
-            round_number: Round that they are for.
 
         Raises:
             InputError: No class has enough samples to be released.
@@ -80,7 +90,7 @@ class Agent:
         released = class_statistics(features, labels).at_least(DEFAULT_MINIMUM_COUNT)
         if len(released.classes) == 0:
             raise InputError("no class has enough samples to be released", expected=f"at least {DEFAULT_MINIMUM_COUNT} of one class")
-        update = PrototypeUpdate(round_number, released.classes, released.means(), released.counts)
+        update = PrototypeUpdate(self.round_number, released.classes, released.means(), released.counts)
         self.send(update)
         return update
 
@@ -137,6 +147,9 @@ class Agent:
         """Return a message of the coordinator about this bundle."""
         envelope = unseal(payload, Expectation(self.identity.federation, self.bundle.digest, self._find_key), time.time())
         if isinstance(envelope.message, GlobalPrototypes):
+            if envelope.message.round < self.round_number:
+                expected, got = f"round {self.round_number} or later", f"round {envelope.message.round}"
+                raise StaleMessageError("global prototypes are of an earlier round", expected=expected, got=got)
             check_prototypes(envelope.message, len(self.bundle.manifest.classes), feature_dimension(self.bundle))
         elif not isinstance(envelope.message, Receipt):
             raise MessageError("a device takes no such message", got=envelope.header.kind)
@@ -167,13 +180,24 @@ def subscriptions(federation: str, device: str) -> tuple[str, ...]:
     return (topics.down(device), topics.prototypes)
 
 
+def require_exchange(bundle: Bundle) -> None:
+    """Refuse a bundle whose devices could never exchange prototypes, before anything is sent.
+
+    Raises:
+        BundleError: No features, or no coordinator's key to believe.
+    """
+    feature_dimension(bundle)
+    if bundle.manifest.coordinator_key is None:
+        raise BundleError("this bundle names no coordinator", expected="a coordinator key", hint="export it with --coordinator-key")
+
+
 def feature_dimension(bundle: Bundle) -> int:
     """Return the length D of the bundle's features.
 
     Raises:
-        InputError: The bundle has none.
+        BundleError: The bundle has none.
     """
     graph = bundle.manifest.graphs.get("features")
     if graph is None:
-        raise InputError("this bundle has no features for prototypes", expected="an entry point features", hint="export HyperFedZero")
+        raise BundleError("this bundle has no features for prototypes", expected="an entry point features", hint="export HyperFedZero")
     return int(graph.outputs[0].shape[1])

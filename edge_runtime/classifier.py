@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edge_runtime.bundle import ROWS_AT_A_TIME, Bundle
 from edge_runtime.personalizer import TailoredWeights, generate
 from edge_runtime.samples import check_samples
-from protocol.errors import BundleError, InputError
+from protocol.errors import BundleError, InputError, NumericalError
 from protocol.files import read_limited, write_atomically
 from protocol.keys import PublicKey
 from protocol.manifest import MAXIMUM_FILE_BYTES
@@ -59,6 +59,7 @@ class Classifier:
 
         Raises:
             InputError: Samples of another shape or dtype, or not finite.
+            NumericalError: The scores are not finite.
         """
         check_samples(samples, self.bundle.manifest.raw_input)
         if len(samples) == 0:
@@ -81,10 +82,11 @@ class Classifier:
 
     def _run(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
         """Return logits (B, C) of a bounded number of samples."""
-        if self._each_its_own:
-            own = generate(self.bundle, self.bundle.embed(samples))
-            return self._session.run({"samples": samples, **own})[0]
-        return self._session.run({"samples": samples, **self.tailored.weights})[0]
+        weights = generate(self.bundle, self.bundle.embed(samples)) if self._each_its_own else self.tailored.weights
+        scores = self._session.run({"samples": samples, **weights})[0]
+        if not np.isfinite(scores).all():  # an arg max over NaN would still name a class
+            raise NumericalError("the classifier gave NaN or infinity", hint="are the samples in the raw range?")
+        return scores
 
     def save(self, directory: str | Path) -> None:
         """Write ``personal.safetensors`` and ``personal.json``; an earlier classifier there is replaced."""
@@ -130,7 +132,18 @@ class Classifier:
         tensors = decode_tensors(data, error=InputError) if data else {}
         weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
         embedding = weights.pop(EMBEDDING, None)
+        _check_weights(folder / WEIGHTS_NAME, weights, bundle)
         return cls(bundle, TailoredWeights(weights, embedding, record.support_size))
+
+
+def _check_weights(path: Path, weights: dict[str, NDArray[np.float32]], bundle: Bundle) -> None:
+    """Refuse saved weights that the bundle's classifier does not take."""
+    way = bundle.manifest.personalization
+    stored = way is not None and way.scope == "device"
+    wanted = {spec.name: spec.shape for spec in bundle.manifest.graphs["classify"].inputs if spec.name != "samples"} if stored else {}
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    if found != wanted:
+        raise InputError(f"{path} does not fit the bundle", expected=wanted, got=found, hint="personalise again")
 
 
 def _read_record(folder: Path) -> PersonalRecord:

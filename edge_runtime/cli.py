@@ -124,7 +124,7 @@ def run(**options: Any) -> None:
 
 def _run(request: RunRequest) -> dict[str, Any]:
     """Take part in one exchange and return what happened."""
-    from edge_runtime.agent import Agent, DeviceIdentity, subscriptions
+    from edge_runtime.agent import Agent, DeviceIdentity, require_exchange, subscriptions
     from edge_runtime.bundle import Bundle
     from edge_runtime.device_data import DeviceData
     from edge_runtime.prototypes import nearest_prototype
@@ -135,6 +135,7 @@ def _run(request: RunRequest) -> dict[str, Any]:
     check_name("device id", request.device)
     deadline = time.monotonic() + request.deadline
     bundle = Bundle.open(request.bundle, request.trusted)
+    require_exchange(bundle)
     data = DeviceData(request.data, bundle.manifest)
     support, query, labels = data.support(), data.query(), data.labels()
     tailored = bundle.personalize(support).logits(query).argmax(axis=1)  # (Q,)
@@ -143,13 +144,13 @@ def _run(request: RunRequest) -> dict[str, Any]:
         address, f"{request.federation}-{request.device}", subscriptions(request.federation, request.device), request.deadline
     )
     with connection:
-        agent = Agent(bundle, identity, connection, deadline)
+        agent = Agent(bundle, identity, connection, deadline, request.round_number)
         sent = 0
         if labels is not None:
-            sent = len(agent.send_prototypes(bundle.features(support), labels, request.round_number).classes)
+            sent = len(agent.send_prototypes(bundle.features(support), labels).classes)
         nearest = nearest_prototype(bundle.features(query), agent.receive_prototypes())  # (Q,)
         truth = data.query_labels()  # read only now: nothing above may depend on it
-        shares = [None if truth is None else float(np.mean(guess == truth)) for guess in (tailored, nearest)]
+        shares = [None if truth is None or len(truth) == 0 else float(np.mean(guess == truth)) for guess in (tailored, nearest)]
         agent.send(EvaluationReport(len(query), *shares))
     return {
         "device": request.device,

@@ -12,6 +12,7 @@ from protocol.manifest import RawInput
 
 Array = NDArray[np.generic]
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".pgm", ".ppm"})
+DEEP_MODES = ("I", "F")  # first letters of Pillow's names for 16 and 32 bits a pixel
 
 
 def check_samples(samples: Array, raw: RawInput) -> None:
@@ -23,9 +24,11 @@ def check_samples(samples: Array, raw: RawInput) -> None:
 
     Raises:
         SampleNotFiniteError: NaN or infinity.
-        SampleDtypeError: Another dtype; nothing is cast silently.
+        SampleDtypeError: No array, or another dtype; nothing is cast silently.
         SampleShapeError: Another shape.
     """
+    if not isinstance(samples, np.ndarray):
+        raise SampleDtypeError("samples are no array", expected=f"a numpy array of {raw.dtype}", got=type(samples).__name__)
     if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
         raise SampleNotFiniteError("samples hold NaN or infinity", expected="finite numbers", hint="look at the sensor or the file")
     if samples.dtype != np.dtype(raw.dtype):
@@ -64,7 +67,7 @@ def read_samples(path: Path, raw: RawInput) -> tuple[list[str], Array]:
 def _read_array(path: Path) -> Array:
     """Return the array in an .npy file."""
     try:
-        samples: Array = np.load(path, allow_pickle=False)
+        samples: Array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a false header cannot claim memory
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be read", expected="an array saved with numpy.save", got=str(error)[:200]) from error
     if samples.ndim == 0:
@@ -89,6 +92,8 @@ def _read_image(path: Path, raw: RawInput) -> Array:
                 raise SampleShapeError(
                     f"{path.name} has the wrong size", expected=f"{width} x {height} pixels", got=got, hint="resize it first"
                 )
+            if image.mode[0] in DEEP_MODES:  # Pillow would clip these to 255 without a word
+                raise InputError(f"{path.name} has too many bits", expected="8 bits a channel", got=image.mode, hint="convert it first")
             pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise InputError(f"{path} cannot be read as an image", got=str(error)[:200]) from error

@@ -1,10 +1,10 @@
-"""From a run folder to the files and the manifest of a bundle."""
+"""From a method's parts, or from a whole run folder, to the files and the manifest of a bundle."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
 from protocol.manifest import FORMAT, GraphSpec, Manifest, MethodEntry, Personalization, RawInput, TensorSpec
 from protocol.onnx_graph import inspect_graph
-from trainer.methods.base import Method, Repeat
+from trainer.methods.base import Repeat, Task
 from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.parts import Part, PartTensor
 from trainer.methods.registry import method_settings
-from trainer.runs import Run
+from trainer.runs import Run, environment
 
 MINIMUM_ONNXRUNTIME = "1.19"
 DEFAULT_SUPPORT_SIZE = 256
@@ -46,6 +46,25 @@ class Release:
     coordinator_key: str | None = None
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where the parts come from, as the manifest states it.
+
+    Attributes:
+        method: Method, settings and phases.
+        task: The kind of data.
+        personalization: How a device tailors its classifier, or None.
+        created: Seconds since 1970, UTC.
+        producer: Versions of what made the bundle.
+    """
+
+    method: MethodEntry
+    task: Task
+    personalization: Personalization | None
+    created: int
+    producer: dict[str, str]
+
+
 def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, overwrite: bool = False) -> str:
     """Write the bundle of a run and return its digest.
 
@@ -54,13 +73,41 @@ def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, 
         ParityError: A graph does not compute what torch computes.
         BundleError: The target folder cannot be used.
     """
-    settings = method_settings(run.config.method, run.config.settings)
-    method = settings.bind(run.config.task)
-    files, graphs = export_parts(method.parts(run.final_state()))
-    manifest = _manifest(run, settings, method, graphs, release)
-    files["selftest.safetensors"] = golden_samples(manifest, files)
-    files["README.md"] = model_card(manifest, run)
+    config, versions = run.config, environment()
+    settings = method_settings(config.method, config.settings)
+    method = settings.bind(config.task)
+    origin = Origin(
+        method=MethodEntry(config.method, config.settings, tuple(map(_phase, method.phases()))),
+        task=config.task,
+        personalization=_personalization(run, settings),
+        created=int(time.time()),
+        producer={package: versions[package] for package in PRODUCERS},
+    )
+    parts = method.parts(run.final_state())
+    manifest, files = bundle_from_parts(parts, origin, release, lambda manifest: model_card(manifest, run))
     return write_bundle(directory, manifest, files, key, overwrite=overwrite)
+
+
+def bundle_from_parts(
+    parts: tuple[Part, ...], origin: Origin, release: Release, card: Callable[[Manifest], bytes]
+) -> tuple[Manifest, dict[str, bytes]]:
+    """Return the manifest, still without its list of files, and the files by path: graphs, golden samples, model card.
+
+    Args:
+        parts: One for each entry point.
+        origin: Where they come from.
+        release: What the person who releases the bundle decides.
+        card: Makes the model card, Markdown in UTF-8.
+
+    Raises:
+        InputError: A module uses what cannot be translated.
+        ParityError: A graph does not compute what torch computes.
+    """
+    files, graphs = export_parts(parts)
+    manifest = _manifest(origin, graphs, release)
+    files["selftest.safetensors"] = golden_samples(manifest, files)
+    files["README.md"] = card(manifest)
+    return manifest, files
 
 
 def export_parts(parts: tuple[Part, ...]) -> tuple[dict[str, bytes], dict[str, GraphSpec]]:
@@ -89,25 +136,25 @@ def _tensor_spec(tensor: PartTensor) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning)
 
 
-def _manifest(run: Run, settings: object, method: Method, graphs: dict[str, GraphSpec], release: Release) -> Manifest:
+def _manifest(origin: Origin, graphs: dict[str, GraphSpec], release: Release) -> Manifest:
     """Return the manifest without its list of files."""
-    task = run.config.task
+    task = origin.task
     return Manifest(
         format=FORMAT,
         name=release.name,
         bundle_version=release.bundle_version,
-        created=int(time.time()),
+        created=origin.created,
         expires=release.expires,
-        method=MethodEntry(run.config.method, run.config.settings, tuple(map(_phase, method.phases()))),
+        method=origin.method,
         classes=task.classes,
         raw_input=RawInput(task.dtype, task.sample_shape, task.minimum, task.maximum, "one raw sample; the graphs normalise it"),
         graphs=graphs,
         files={},
-        personalization=_personalization(run, settings),
+        personalization=origin.personalization,
         minimum_onnxruntime=MINIMUM_ONNXRUNTIME,
         target=release.target,
         coordinator_key=release.coordinator_key,
-        producer={package: version(package) for package in PRODUCERS},
+        producer=origin.producer,
     )
 
 
@@ -116,7 +163,7 @@ def _personalization(run: Run, settings: object) -> Personalization | None:
     if not isinstance(settings, HyperFedZero):
         return None
     size = run.config.split.support_size or DEFAULT_SUPPORT_SIZE
-    return Personalization(settings.scope, size, settings.embedding, settings.tailored)
+    return Personalization(settings.scope, size, settings.extractor.embedding, settings.tailored)
 
 
 def _phase(phase: Repeat) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def _quiet_exporter() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", message="# The axis name", category=UserWarning)  # several inputs share an axis
             yield
     finally:
         logger.setLevel(before)

@@ -23,6 +23,7 @@ BATCH_SIZES = (1, 2, 3, 7, 17, 64)
 ABSOLUTE_TOLERANCE = 1e-5
 RELATIVE_TOLERANCE = 1e-4
 SEED = 20_240_607
+WEIGHT_PREFIX = "weight."
 
 Array = NDArray[np.generic]
 
@@ -74,11 +75,15 @@ def _check_model(part: Part, graph: bytes) -> None:
 
 
 def _random_array(tensor: PartTensor, batch: int, generator: np.random.Generator) -> Array:
-    """Return random values of a tensor's dtype and shape; embeddings and weights both live around 0 to 1."""
+    """Return random values of a tensor's dtype and shape.
+
+    Generated weights take both signs, so that rectifiers close as well as open; anything else lies between 0 and 1.
+    """
     shape = [batch if isinstance(axis, str) else axis for axis in tensor.shape]
     if np.issubdtype(np.dtype(tensor.dtype), np.integer):
         return generator.integers(0, 256, shape).astype(tensor.dtype)
-    return generator.random(shape).astype(tensor.dtype)
+    values = generator.random(shape)
+    return (2.0 * values - 1.0 if tensor.name.startswith(WEIGHT_PREFIX) else values).astype(tensor.dtype)
 
 
 def _run_torch(module: torch.nn.Module, feeds: dict[str, Array]) -> list[Array]:

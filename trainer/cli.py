@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from protocol.errors import InputError
+from trainer.data.dataset import Dataset
 from trainer.data.datasets import load_dataset
 from trainer.data.presets import preset_for
 from trainer.engine.base import RoundResult
-from trainer.methods.base import State
+from trainer.methods.base import MethodSettings, State
 from trainer.methods.registry import METHODS, method_settings, settings_as_values
 from trainer.runs import Run, RunConfig, environment
-from trainer.simulation import Federation
+from trainer.simulation import Federation, task_of
+
+SMALL_MODEL_WEIGHTS = 20_000
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class TrainRequest:
     out: Path | None
     as_json: bool
     quiet: bool
+    threads: int | None
 
 
 @click.command(epilog="Example: fedtailor train hyperfedzero --data fashion-mnist --rounds 300 --seed 0 --out runs/first")
@@ -48,6 +54,7 @@ class TrainRequest:
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting of the method, VALUE as JSON; repeatable.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder; runs/METHOD-XXXX when left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of torch; 1 for small models and all cores for others when left out.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def train(**options: Any) -> None:
     """Train METHOD and evaluate its last round."""
@@ -66,6 +73,7 @@ def _prepare(request: TrainRequest) -> tuple[Run, Federation]:
     preset = preset_for(dataset.name)
     values = {**preset.methods.get(request.method, {}), **_parse_assignments(request.assignments)}
     settings = method_settings(request.method, values)
+    torch.set_num_threads(request.threads or _suitable_threads(dataset, settings))
     federation = Federation(settings, dataset, participants=request.participants, new_devices=request.new_devices, seed=request.seed)
     rounds = preset.rounds if request.rounds is None else request.rounds
     config = RunConfig(
@@ -79,6 +87,13 @@ def _prepare(request: TrainRequest) -> tuple[Run, Federation]:
         environment=environment(),
     )
     return Run.create(request.out or Path("runs") / f"{request.method}-{config.identity()}", config), federation
+
+
+def _suitable_threads(dataset: Dataset, settings: MethodSettings) -> int:
+    """Return 1 for small models, whose operations are too short to share, and the number of usable cores for others."""
+    method = settings.bind(task_of(dataset))
+    weights = method.sizes(method.initial_state(0))["classifier_parameters"]
+    return 1 if weights < SMALL_MODEL_WEIGHTS else len(os.sched_getaffinity(0))
 
 
 def _train_with_progress(federation: Federation, run: Run, *, quiet: bool) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Chunked hypernetwork: a small MLP that writes the weights of another network, one chunk after the other.
 
-The flat weight vector of the target is cut into equal chunks; each chunk has a learned embedding; the MLP maps
-(condition, chunk embedding) to that chunk, and what the last chunk has too much is discarded (von Oswald et al.,
-"Continual learning with hypernetworks", ICLR 2020; HyperFedZero, Zhou et al., arXiv 2508.12673).
+The target's weights are cut into equal chunks; each chunk has a learned embedding; the MLP maps (condition, chunk
+embedding) to that chunk, and what a last chunk has too much is discarded (von Oswald et al., "Continual learning with
+hypernetworks", ICLR 2020; HyperFedZero, Zhou et al., arXiv 2508.12673).
 
-Initialisation: generated weights must have the variance that the target's layers need, whatever the chunk cuts
-through (Chang, Flokas and Lipson, "Principled weight initialization for hypernetworks", ICLR 2020). Here the last
-layer has unit variance at the start and a fixed scale per entry does the rest: 1/sqrt(fan-in) for weights, a small
-constant for biases. Without the scale plain SGD diverges.
+Initialisation: generated weights must have the variance that the target's layers need (Chang, Flokas and Lipson,
+"Principled weight initialization for hypernetworks", ICLR 2020). The MLP's output has unit variance at the start, and
+each chunk has a fixed scale: 1/sqrt(fan-in) for weights, a small constant for biases. Without the scale plain SGD
+diverges. Tensors of one scale are cut together, so no chunk straddles two scales and the scale can multiply a few hidden
+units instead of every weight.
 """
 
 from __future__ import annotations
@@ -41,24 +42,25 @@ class ChunkedHypernetwork(nn.Module):
     """Condition -> weights of a target network.
 
     Args:
-        targets: Name and shape of each tensor to generate, in the order of the flat vector.
+        targets: Name and shape of each tensor to generate.
         condition: Length E of the condition; conditions lie on the simplex.
         size: Sizes of the network.
     """
 
-    entry_scale: Tensor
+    chunk_scale: Tensor
 
     def __init__(self, targets: Mapping[str, torch.Size], condition: int, size: HypernetworkSize) -> None:
         super().__init__()
         self.targets = dict(targets)
-        self.length = sum(shape.numel() for shape in self.targets.values())
-        chunks = math.ceil(self.length / size.chunk_size)
-        self.chunk_embeddings = nn.Parameter(torch.randn(chunks, size.chunk_embedding))  # (K, Z)
+        self.groups = _group_by_scale(self.targets)
+        self.group_chunks = [math.ceil(self._length(names) / size.chunk_size) for names in self.groups.values()]
+        scales = torch.tensor(list(self.groups), dtype=torch.float64).repeat_interleave(torch.tensor(self.group_chunks))  # (K,)
+        self.register_buffer("chunk_scale", scales.unsqueeze(1))  # (K, 1)
+        self.chunk_embeddings = nn.Parameter(torch.randn(len(self.chunk_scale), size.chunk_embedding))  # (K, Z)
         self.from_condition = nn.Linear(condition, size.hidden)
         self.from_chunk = nn.Linear(size.chunk_embedding, size.hidden, bias=False)
-        self.write = nn.Linear(size.hidden, size.chunk_size)
+        self.write = nn.Linear(size.hidden, size.chunk_size, bias=False)
         self.condition_scale = math.sqrt(condition)  # a uniform simplex point then has length 1
-        self.register_buffer("entry_scale", torch.cat([_entry_scale(shape) for shape in self.targets.values()]))  # (P,)
         self._initialise(size)
 
     def _initialise(self, size: HypernetworkSize) -> None:
@@ -68,25 +70,35 @@ class ChunkedHypernetwork(nn.Module):
         nn.init.zeros_(self.from_condition.bias)
         nn.init.normal_(self.from_chunk.weight, std=first)
         nn.init.normal_(self.write.weight, std=math.sqrt(2.0 / size.hidden))  # half of the units pass the ReLU
-        nn.init.zeros_(self.write.bias)
 
-    def forward(self, condition: Tensor) -> Tensor:
-        """Return flat weights (M, P) from conditions (M, E)."""
+    def forward(self, condition: Tensor) -> dict[str, Tensor]:
+        """Return the named weights (M, *shape), in target order, for conditions (M, E)."""
         per_condition = self.from_condition(condition * self.condition_scale)  # (M, H)
         per_chunk = self.from_chunk(self.chunk_embeddings)  # (K, H)
-        hidden = torch.relu(per_condition.unsqueeze(1) + per_chunk)  # (M, K, H)
-        flat = self.write(hidden).flatten(1)[:, : self.length]  # (M, P) the surplus of the last chunk is cut off
-        weights: Tensor = flat * self.entry_scale  # (M, P)
-        return weights
+        hidden = torch.relu(per_condition.unsqueeze(1) + per_chunk) * self.chunk_scale  # (M, K, H)
+        named: dict[str, Tensor] = {}
+        # Written group by group: splitting what was written together would copy every weight's gradient once more.
+        for names, units in zip(self.groups.values(), torch.split(hidden, self.group_chunks, dim=1), strict=True):
+            named |= self._take(names, self.write(units).flatten(1))
+        return {name: named[name] for name in self.targets}
 
-    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the named tensors (M, *shape) that a flat vector (M, P) holds."""
-        pieces = torch.split(flat, [shape.numel() for shape in self.targets.values()], dim=1)
-        named = zip(self.targets.items(), pieces, strict=True)
-        return {name: piece.unflatten(1, tuple(shape)) for (name, shape), piece in named}  # (M, *shape)
+    def _take(self, names: list[str], flat: Tensor) -> dict[str, Tensor]:
+        """Return the tensors (M, *shape) of one group from its chunks (M, P and surplus); the surplus is discarded."""
+        lengths = [self.targets[name].numel() for name in names]
+        surplus = flat.shape[1] - sum(lengths)
+        sizes = [*lengths, surplus] if surplus else lengths
+        pieces = torch.split(flat, sizes, dim=1) if len(sizes) > 1 else (flat,)  # even a split into one copies gradients
+        return {name: piece.unflatten(1, tuple(self.targets[name])) for name, piece in zip(names, pieces, strict=False)}
+
+    def _length(self, names: list[str]) -> int:
+        """Return the number of weights in some tensors."""
+        return sum(self.targets[name].numel() for name in names)
 
 
-def _entry_scale(shape: torch.Size) -> Tensor:
-    """Return the fixed scale of each entry of one tensor, (numel,) float64: rounded only once, to the network's dtype."""
-    scale = BIAS_SCALE if len(shape) < 2 else 1.0 / math.sqrt(shape[1:].numel())
-    return torch.full((shape.numel(),), scale, dtype=torch.float64)
+def _group_by_scale(targets: Mapping[str, torch.Size]) -> dict[float, list[str]]:
+    """Return the tensors that share a scale, by that scale."""
+    groups: dict[float, list[str]] = {}
+    for name, shape in targets.items():
+        scale = BIAS_SCALE if len(shape) < 2 else 1.0 / math.sqrt(shape[1:].numel())
+        groups.setdefault(scale, []).append(name)
+    return groups

@@ -20,11 +20,10 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return -chosen.mean()
 
 
-def clip_by_global_norm(gradients: State, maximum: float) -> State:
-    """Return the gradients scaled down together so that their joint Euclidean norm is at most ``maximum``."""
+def clip_factor(gradients: State, maximum: float) -> Tensor:
+    """Return the scalar that brings the gradients' joint Euclidean norm down to ``maximum``; 1 if it is below."""
     squared = torch.stack([gradient.square().sum() for gradient in gradients.values()]).sum()
-    factor = (maximum / (squared.sqrt() + 1e-12)).clamp(max=1.0)
-    return {name: gradient * factor for name, gradient in gradients.items()}
+    return (maximum / (squared.sqrt() + 1e-12)).clamp(max=1.0)
 
 
 def sgd_step(loss: Callable[[State], Tensor], state: State, rate: Tensor, clip_norm: float) -> tuple[State, Metrics]:
@@ -37,5 +36,5 @@ def sgd_step(loss: Callable[[State], Tensor], state: State, rate: Tensor, clip_n
         clip_norm: Maximum joint norm of the gradients.
     """
     gradients, value = grad_and_value(loss)(state)
-    clipped = clip_by_global_norm(gradients, clip_norm)
-    return {name: tensor - rate * clipped[name] for name, tensor in state.items()}, {"loss": value}
+    step = rate * clip_factor(gradients, clip_norm)  # one scalar, so that each weight is touched once
+    return {name: tensor - step * gradients[name] for name, tensor in state.items()}, {"loss": value}

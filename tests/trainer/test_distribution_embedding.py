@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from trainer.methods.distribution_embedding import DistributionExtractor, balancing_penalty, embedding_entropy
+from trainer.methods.distribution_embedding import DistributionExtractor, ExtractorSize, balancing_penalty, embedding_entropy
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
@@ -33,7 +33,7 @@ def test_peaked_and_balanced_costs_neither() -> None:
 
 def test_embeddings_lie_on_the_simplex_and_repeat_without_noise() -> None:
     torch.manual_seed(0)
-    extractor = DistributionExtractor((4, 4), 8, 6, 0.5, with_noise=True)
+    extractor = DistributionExtractor((4, 4), ExtractorSize(hidden=8, embedding=6), with_noise=True)
     x = torch.rand(9, 4, 4)
     first, second = extractor(x), extractor(x)
     assert torch.equal(first, second)
@@ -44,6 +44,17 @@ def test_embeddings_lie_on_the_simplex_and_repeat_without_noise() -> None:
 
 def test_layer_norm_keeps_embeddings_of_different_samples_apart() -> None:
     torch.manual_seed(0)
-    extractor = DistributionExtractor((4, 4), 8, 6, 0.5, with_noise=True)
+    extractor = DistributionExtractor((4, 4), ExtractorSize(hidden=8, embedding=6), with_noise=True)
     embeddings = extractor(torch.rand(50, 4, 4))
     assert embeddings.std(dim=0).max() > 0.01
+
+
+def test_large_images_are_pooled_and_others_are_left_alone() -> None:
+    torch.manual_seed(0)
+    pooled = DistributionExtractor((16, 20), ExtractorSize(hidden=8, embedding=6, pool=2), with_noise=False)
+    assert pooled.hidden.in_features == 80
+    x = torch.rand(3, 16, 20)
+    expected = torch.relu(pooled.hidden(torch.nn.functional.avg_pool2d(x.unsqueeze(1), 2).flatten(1)))
+    torch.testing.assert_close(pooled.features(x), expected)
+    for shape in ((8, 8), (17, 16), (320,), (16, 16, 3)):
+        assert DistributionExtractor(shape, ExtractorSize(pool=2), with_noise=False).pool == 1

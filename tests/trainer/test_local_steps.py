@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,11 +14,18 @@ from trainer.engine.cohort import CohortEngine
 from trainer.engine.loop import LoopEngine
 from trainer.hypernetwork import HypernetworkSize
 from trainer.methods.base import MethodSettings, Task
+from trainer.methods.distribution_embedding import ExtractorSize
 from trainer.methods.fedavg import FedAvg
 from trainer.methods.hyperfedzero import HyperFedZero
 
 TASK = Task((4, 4), "uint8", 0.0, 16.0, ("a", "b", "c"))
-SMALL = {"hidden": 6, "extractor_hidden": 5, "embedding": 4, "local_steps": 3, "batch_size": 8, "hypernetwork": HypernetworkSize(16, 3, 7)}
+SMALL: dict[str, Any] = {
+    "hidden": 6,
+    "extractor": ExtractorSize(hidden=5, embedding=4),
+    "local_steps": 3,
+    "batch_size": 8,
+    "hypernetwork": HypernetworkSize(16, 3, 7),
+}
 VARIANTS: list[MethodSettings] = [
     FedAvg(hidden=6, local_steps=3, batch_size=8),
     HyperFedZero(**SMALL),
@@ -89,13 +98,10 @@ def reference_loss(state: dict[str, np.ndarray], samples: np.ndarray, labels: np
     condition = embedding * np.sqrt(len(embedding))
     pre = state["hypernetwork.from_condition.weight"] @ condition + state["hypernetwork.from_condition.bias"]
     units = np.maximum(pre + state["hypernetwork.chunk_embeddings"] @ state["hypernetwork.from_chunk.weight"].T, 0)
-    flat = (units @ state["hypernetwork.write.weight"].T + state["hypernetwork.write.bias"]).ravel()
-    first, bias, second, last = (16 * 6, 6, 6 * 3, 3)
-    ends = np.cumsum([first, bias, second, last])
-    w1 = flat[: ends[0]].reshape(6, 16) / 4.0
-    b1 = flat[ends[0] : ends[1]] * 0.05
-    w2 = flat[ends[1] : ends[2]].reshape(3, 6) / np.sqrt(6.0)
-    b2 = flat[ends[2] : ends[3]] * 0.05
+    chunks = units @ state["hypernetwork.write.weight"].T  # six chunks of 16 for w1, one for both biases, two for w2
+    w1 = chunks[:6].reshape(6, 16) / 4.0
+    b1, b2 = chunks[6, :6] * 0.05, chunks[6, 6:9] * 0.05
+    w2 = chunks[7:].ravel()[:18].reshape(3, 6) / np.sqrt(6.0)
     scores = np.maximum(x @ w1.T + b1, 0) @ w2.T + b2
     return reference_cross_entropy(scores, labels) + 0.4 * reference_cross_entropy(read, labels)
 

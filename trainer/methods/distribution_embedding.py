@@ -8,12 +8,53 @@ al., "Outrageously large neural networks", ICLR 2017).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+
+SMALLEST_POOLED_SIDE = 16
+
+
+@dataclass(frozen=True)
+class ExtractorSize:
+    """Sizes of the extractor.
+
+    Attributes:
+        hidden: Units of the hidden layer; their activations are the features that prototypes are made of.
+        embedding: Length E of the embedding.
+        temperature: Divides the normalised logits before the softmax.
+        pool: Side of the squares of pixels that are averaged first, where samples are images large enough: the class mix
+            shows in coarse images too, at a fraction of the weights. 1 for none.
+    """
+
+    hidden: int = 32
+    embedding: int = 16
+    temperature: float = 0.5
+    pool: int = 2
+
+
+def can_pool(sample_shape: Sequence[int], pool: int) -> bool:
+    """Tell whether samples are grey images, both sides divisible by ``pool`` and at least 16."""
+    return len(sample_shape) == 2 and all(side >= SMALLEST_POOLED_SIDE and side % pool == 0 for side in sample_shape)
+
+
+def average_squares(x: Tensor, side: int) -> Tensor:
+    """Return images (B, height, width) with each ``side`` x ``side`` square averaged.
+
+    Strided sums: several times faster than reductions over short axes, and plain slices and additions in a graph.
+    """
+    rows = sum_of([x[:, row::side] for row in range(side)])  # (B, height / side, width)
+    return sum_of([rows[:, :, column::side] for column in range(side)]) / side**2
+
+
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the sum of tensors of one shape."""
+    return functools.reduce(torch.add, tensors)
 
 
 class DistributionExtractor(nn.Module):
@@ -21,22 +62,24 @@ class DistributionExtractor(nn.Module):
 
     Args:
         sample_shape: Shape of one sample.
-        hidden: Units of the hidden layer; their activations are the features that prototypes are made of.
-        embedding: Length E of the embedding.
-        temperature: Divides the normalised logits before the softmax.
+        size: Sizes of the networks.
         with_noise: Whether the noise network exists; it reads the features, so it costs few parameters.
     """
 
-    def __init__(self, sample_shape: Sequence[int], hidden: int, embedding: int, temperature: float, with_noise: bool) -> None:
+    def __init__(self, sample_shape: Sequence[int], size: ExtractorSize, with_noise: bool) -> None:
         super().__init__()
-        self.hidden = nn.Linear(math.prod(sample_shape), hidden)
+        hidden, embedding = size.hidden, size.embedding
+        self.pool = size.pool if can_pool(sample_shape, size.pool) else 1
+        self.hidden = nn.Linear(math.prod(sample_shape) // self.pool**2, hidden)
         self.project = nn.Linear(hidden, embedding)
         self.normalise_logits = nn.LayerNorm(embedding, elementwise_affine=False)
         self.noisy = nn.Linear(hidden, embedding) if with_noise else None
-        self.temperature = temperature
+        self.temperature = size.temperature
 
     def features(self, x: Tensor) -> Tensor:
         """Return the hidden activations (B, D) of normalised samples (B, *shape)."""
+        if self.pool > 1:
+            x = average_squares(x, self.pool)  # (B, height / pool, width / pool)
         return torch.relu(self.hidden(x.flatten(1)))  # (B, D)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:

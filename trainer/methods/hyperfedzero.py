@@ -23,7 +23,7 @@ from edge_runtime.sampling import BatchPolicy, EpisodeBatches, UniformBatches
 from trainer.aggregation import weighted_mean
 from trainer.hypernetwork import HypernetworkSize
 from trainer.methods.base import Batch, Context, Metrics, Predictor, RandomInput, Repeat, State, Task, Updates
-from trainer.methods.distribution_embedding import DistributionExtractor, balancing_penalty, embedding_entropy
+from trainer.methods.distribution_embedding import DistributionExtractor, ExtractorSize, balancing_penalty, embedding_entropy
 from trainer.methods.hyperfedzero_network import (
     Classify,
     Embed,
@@ -46,9 +46,7 @@ class HyperFedZero:
 
     Attributes:
         hidden: Hidden units of the classifier MLP.
-        extractor_hidden: Hidden units of the extractor.
-        embedding: Length E of the embedding.
-        temperature: Divides the extractor's normalised logits before the softmax.
+        extractor: Sizes of the extractor.
         noise: Whether NoisyEmbed draws noise in training.
         balance_weight: Weight of the balancing penalty.
         entropy_weight: Weight of the entropy term.
@@ -67,9 +65,7 @@ class HyperFedZero:
     name: ClassVar[str] = "hyperfedzero"
 
     hidden: int = 64
-    extractor_hidden: int = 32
-    embedding: int = 16
-    temperature: float = 0.5
+    extractor: ExtractorSize = field(default_factory=ExtractorSize)
     noise: bool = True
     balance_weight: float = 0.0
     entropy_weight: float = 0.0
@@ -101,7 +97,7 @@ class HyperFedZeroMethod:
     def _network(self) -> HyperFedZeroNetwork:
         """Return the networks, freshly drawn."""
         chosen, shape = self.settings, self.task.sample_shape
-        extractor = DistributionExtractor(shape, chosen.extractor_hidden, chosen.embedding, chosen.temperature, chosen.noise)
+        extractor = DistributionExtractor(shape, chosen.extractor, chosen.noise)
         classifier = MLP(shape, [chosen.hidden], len(self.task.classes))
         normalise = Normalise(self.task.minimum, self.task.maximum)
         readable = len(self.task.classes) if chosen.label_weight else 0
@@ -123,7 +119,7 @@ class HyperFedZeroMethod:
         draw: BatchPolicy = UniformBatches(chosen.batch_size)
         if chosen.episode_probability > 0:
             draw = EpisodeBatches(chosen.batch_size, chosen.episode_probability, chosen.episode_concentration)
-        noise = (RandomInput("noise", (chosen.batch_size, chosen.embedding)),) if chosen.noise else ()
+        noise = (RandomInput("noise", (chosen.batch_size, chosen.extractor.embedding)),) if chosen.noise else ()
         return (Repeat("train_local", self.step, draw, chosen.local_steps, noise),)
 
     def context(self) -> Context:
@@ -163,10 +159,10 @@ class HyperFedZeroMethod:
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return ``embed``, ``features``, ``generate`` and ``classify``."""
         network = freeze(self._network(), server)
-        classes, embedding = len(self.task.classes), self.settings.embedding
+        classes, embedding = len(self.task.classes), self.settings.extractor.embedding
         samples = PartTensor("samples", self.task.dtype, ("batch", *self.task.sample_shape), "raw samples")
         embeddings = PartTensor("embedding", "float32", ("batch", embedding), "distribution embedding on the simplex")
-        features = PartTensor("features", "float32", ("batch", self.settings.extractor_hidden), "features for class prototypes")
+        features = PartTensor("features", "float32", ("batch", self.settings.extractor.hidden), "features for class prototypes")
         logits = PartTensor("logits", "float32", ("batch", classes), "class scores before the softmax")
         own_axis = ("batch",) if self.settings.scope == "sample" else ()
         return (
@@ -201,4 +197,4 @@ class _TailoringPredictor:
             return forward.logits
         condition = self.network.extractor(self.network.normalise(support)).mean(dim=0, keepdim=True)  # (1, E)
         weights = {name: tensor.squeeze(0) for name, tensor in self.network.generate(condition).items()}
-        return self.network.classify(weights, query)
+        return self.network.classify(weights, self.network.normalise(query))

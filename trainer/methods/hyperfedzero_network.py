@@ -68,20 +68,21 @@ class HyperFedZeroNetwork(nn.Module):
 
     def generate(self, condition: Tensor) -> dict[str, Tensor]:
         """Return the tailored weights (M, *shape) by name for conditions (M, E)."""
-        return self.hypernetwork.unflatten(self.hypernetwork(condition))
+        weights: dict[str, Tensor] = self.hypernetwork(condition)
+        return weights
 
-    def classify(self, weights: dict[str, Tensor], samples: Tensor) -> Tensor:
-        """Return logits (B, C) of raw samples (B, *shape) under one set of tailored weights (*shape)."""
-        logits: Tensor = functional_call(self.classifier, weights, (self.normalise(samples),))
+    def classify(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Return logits (B, C) of normalised samples (B, *shape) under one set of tailored weights (*shape)."""
+        logits: Tensor = functional_call(self.classifier, weights, (x,))
         return logits
 
-    def classify_each(self, weights: dict[str, Tensor], samples: Tensor) -> Tensor:
-        """Return logits (B, C) of raw samples (B, *shape) under weights of their own, (B, *shape) by name."""
+    def classify_each(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Return logits (B, C) of normalised samples (B, *shape) under weights of their own, (B, *shape) by name."""
 
         def one(own: dict[str, Tensor], sample: Tensor) -> Tensor:
             return self.classify(own, sample.unsqueeze(0)).squeeze(0)  # (C,)
 
-        return vmap(one)(weights, samples)
+        return vmap(one)(weights, x)
 
     def forward(self, samples: Tensor, noise: Tensor | None, scope: Scope) -> Forward:
         """Return what one device's batch of raw samples (B, *shape) gives.
@@ -91,12 +92,13 @@ class HyperFedZeroNetwork(nn.Module):
             noise: Standard normal numbers, (B, E), or None.
             scope: ``device``: the batch's mean embedding makes one classifier; ``sample``: each sample makes its own.
         """
-        embeddings = self.extractor(self.normalise(samples), noise)  # (B, E)
+        x = self.normalise(samples)  # (B, *shape)
+        embeddings = self.extractor(x, noise)  # (B, E)
         if scope == "sample":
-            logits = self.classify_each(self.generate(embeddings), samples)  # (B, C)
+            logits = self.classify_each(self.generate(embeddings), x)  # (B, C)
             return Forward(logits, embeddings, self._label_logits(embeddings))
         weights = {name: tensor.squeeze(0) for name, tensor in self.generate(embeddings.mean(dim=0, keepdim=True)).items()}
-        return Forward(self.classify(weights, samples), embeddings, self._label_logits(embeddings))
+        return Forward(self.classify(weights, x), embeddings, self._label_logits(embeddings))
 
     def _label_logits(self, embeddings: Tensor) -> Tensor | None:
         """Return class scores (B, C) read from the logarithms of single samples' embeddings (B, E)."""
@@ -156,9 +158,8 @@ class Classify(nn.Module):
     def forward(self, samples: Tensor, *weights: Tensor) -> Tensor:
         """Return logits (B, C)."""
         named = dict(zip(self.network.hypernetwork.targets, weights, strict=True))
-        if self.scope == "sample":
-            return self.network.classify_each(named, samples)
-        return self.network.classify(named, samples)
+        x = self.network.normalise(samples)  # (B, *shape)
+        return self.network.classify_each(named, x) if self.scope == "sample" else self.network.classify(named, x)
 
 
 def freeze(network: HyperFedZeroNetwork, state: dict[str, Tensor]) -> HyperFedZeroNetwork:

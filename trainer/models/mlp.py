@@ -18,17 +18,17 @@ class Normalise(nn.Module):
         maximum: Largest raw value.
     """
 
-    offset: Tensor
     scale: Tensor
 
     def __init__(self, minimum: float, maximum: float) -> None:
         super().__init__()
-        self.register_buffer("offset", torch.tensor(float(minimum), dtype=torch.float64))
+        self.minimum = float(minimum)
         self.register_buffer("scale", torch.tensor(1.0 / (maximum - minimum), dtype=torch.float64))
 
     def forward(self, samples: Tensor) -> Tensor:
         """Return (B, *shape) floating from raw samples (B, *shape) of any dtype."""
-        return (samples.to(self.scale.dtype) - self.offset) * self.scale  # (B, *shape)
+        x = samples.to(self.scale.dtype)  # (B, *shape)
+        return (x - self.minimum if self.minimum else x) * self.scale  # (B, *shape)
 
 
 class MLP(nn.Module):

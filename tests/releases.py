@@ -1,0 +1,60 @@
+"""A real, small release for tests: keys, a run of a few rounds on the digits, a signed bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.bundling import Release as BundleRelease
+from export.bundling import export_run
+from protocol.keys import PrivateKey
+from trainer.data.datasets import load_dataset
+from trainer.data.federation import Answers, FederatedData, split_dataset
+from trainer.data.presets import DIGITS
+from trainer.methods.base import MethodSettings
+from trainer.methods.registry import method_settings, settings_as_values
+from trainer.runs import Run, RunConfig, environment
+from trainer.simulation import Federation
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Release:
+    """Where everything lies."""
+
+    root: Path
+    bundle: Path
+    run: Run
+    release_key: PrivateKey
+    coordinator_key: PrivateKey
+
+    @property
+    def trusted(self) -> Path:
+        return self.root / "release.pub"
+
+    def data(self) -> tuple[FederatedData, Answers]:
+        return split_dataset(load_dataset("digits"), self.run.config.split)
+
+
+def make_release(root: Path, **values: object) -> Release:
+    """Train a few rounds, export and sign; ``values`` are settings of HyperFedZero."""
+    release_key, coordinator_key = PrivateKey.generate(), PrivateKey.generate()
+    release_key.public.save(root / "release.pub")
+    release_key.save(root / "release.key")
+    coordinator_key.save(root / "coordinator.key")
+    settings = method_settings("hyperfedzero", {**DIGITS.methods["hyperfedzero"], **values})
+    run = train_run(root / "run", "hyperfedzero", settings)
+    export_run(run, root / "bundle", BundleRelease("digits", coordinator_key=coordinator_key.public.hex), release_key)
+    return Release(root, root / "bundle", run, release_key, coordinator_key)
+
+
+def train_run(folder: Path, method: str, settings: MethodSettings, seed: int = 0) -> Run:
+    """Train a few rounds on the digits into a run folder."""
+    federation = Federation(settings, load_dataset("digits"), seed=seed)
+    config = RunConfig(method, settings_as_values(settings), "digits", federation.split, federation.task, ROUNDS, seed, environment())
+    run = Run.create(folder, config)
+    fitted = federation.fit(ROUNDS)
+    run.save_checkpoint(fitted.state, ROUNDS)
+    run.save_evaluation(fitted.evaluate(), fitted.method.sizes(fitted.state), fitted.seconds)
+    return run
