@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import paho.mqtt.publish as paho_publish
@@ -21,79 +19,10 @@ from protocol.broker_address import BrokerAddress, parse_broker
 from protocol.envelope import MAXIMUM_MESSAGE_BYTES
 from protocol.errors import BrokerUnreachableError, ConnectionLostError, OversizeMessageError, TransportError
 from protocol.mqtt import Connection, Received
+from tests.brokers import ROOT, Broker, running
 
 pytestmark = pytest.mark.broker
-ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "fedtailor/v1/demo/all/down"
-
-
-def mosquitto_path() -> str:
-    """Return where mosquitto is; without it, a test fails in CI and is skipped elsewhere."""
-    path = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-    if path is None and os.environ.get("CI"):
-        pytest.fail("mosquitto is missing: apt-get install mosquitto")
-    if path is None:
-        pytest.skip("mosquitto is missing: apt-get install mosquitto")
-    return path
-
-
-class Broker:
-    """A broker on one port that a test can stop and start again."""
-
-    def __init__(self, kind: str, folder: Path, settings: str = "allow_anonymous true") -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
-        self.url = f"mqtt://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-        if kind == "amqtt":
-            self.command = [sys.executable, "-m", "protocol.broker", "--port", str(self.port)]
-            return
-        configuration = folder / f"mosquitto-{self.port}.conf"
-        configuration.write_text(f"listener {self.port} 127.0.0.1\npersistence false\nuser {os.environ.get('USER', 'root')}\n{settings}\n")
-        self.command = [mosquitto_path(), "-c", str(configuration)]
-
-    @property
-    def address(self) -> BrokerAddress:
-        return parse_broker(self.url)
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            time.sleep(0.05)
-        pytest.fail(f"{self.command[0]} did not start")
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-
-@pytest.fixture(scope="module", params=["amqtt", "mosquitto"])
-def kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "amqtt":
-        pytest.importorskip("amqtt", reason='needs amqtt: pip install "fedtailor[broker]"')
-    return request.param
-
-
-@contextlib.contextmanager
-def running(broker: Broker) -> Iterator[Broker]:
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
-
-
-@pytest.fixture(scope="module")
-def broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(Broker(kind, tmp_path_factory.mktemp("broker"))) as started:
-        yield started
 
 
 def mosquitto(folder: Path, settings: str) -> Broker:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from edge_runtime import sessions
+from edge_runtime.sessions import check_runtime, open_session
+from protocol.errors import BundleError, IncompatibleVersionError, MissingExtraError
+from tests.edge_runtime.tiny import BIAS, KERNEL, graphs
+
+
+def test_a_graph_runs_from_its_bytes() -> None:
+    session = open_session(graphs("device")["generate"].to_bytes(), "1.19")
+    embedding = np.array([[0.2, 0.3, 0.5]], np.float32)
+    kernel, bias = session.run({"embedding": embedding})
+    np.testing.assert_allclose(kernel, (embedding @ KERNEL).reshape(1, 4, 3), rtol=1e-6)
+    np.testing.assert_allclose(bias, embedding @ BIAS, rtol=1e-6)
+    assert session.input_names == ("embedding",)
+
+
+@pytest.mark.parametrize("graph", [b"", b"not a model", graphs("device")["generate"].to_bytes()[:-40]])
+def test_what_the_runtime_refuses_is_a_bad_bundle(graph: bytes) -> None:
+    with pytest.raises(BundleError):
+        open_session(graph, "1.19")
+
+
+@pytest.mark.parametrize(
+    ("installed", "needed", "enough"),
+    [("1.19.2", "1.19", True), ("1.32.0", "1.19", True), ("1.9.0", "1.19", False), ("2.0.0", "1.19", True), ("1.23.0rc1", "1.24", False)],
+)
+def test_versions_compare_as_numbers(monkeypatch: pytest.MonkeyPatch, installed: str, needed: str, enough: bool) -> None:
+    monkeypatch.setattr(sessions.onnxruntime, "__version__", installed)
+    if enough:
+        check_runtime(needed)
+        return
+    with pytest.raises(IncompatibleVersionError, match=installed):
+        check_runtime(needed)
+
+
+def test_without_the_runtime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delitem(sys.modules, "edge_runtime.sessions")
+    with pytest.raises(MissingExtraError, match=r"fedtailor\[edge\]"):
+        __import__("edge_runtime.sessions")
