@@ -2,6 +2,8 @@
 PYTHON ?= python3
 EXTRAS := train,broker,dev
 BIN := .venv/bin
+# Which tests: all of them, or TESTS=tests/protocol for a part.
+TESTS ?= tests
 INSTALLED := .venv/.installed
 
 .DELETE_ON_ERROR:
@@ -13,7 +15,7 @@ demo: $(INSTALLED)
 
 # The fast tests, on two processes.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(TESTS) -m "not slow" -n 2 --dist loadfile
 
 # The long tests, one at a time: some of them measure seconds.
 test-slow: $(INSTALLED)

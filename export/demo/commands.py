@@ -10,13 +10,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.errors import FedtailorError
+from protocol.errors import DeadlineError, FedtailorError
 
 KILL_SECONDS = 5.0
 
 
 class CommandFailedError(FedtailorError):
-    """A command of the demo failed; its exit code is passed on."""
+    """A command of the demo failed.
+
+    Args:
+        name: The command.
+        code: Its exit code, which becomes the demo's own.
+        output: What it printed; with ``--json`` its last line is the error as an object.
+    """
+
+    def __init__(self, name: str, code: int, output: str) -> None:
+        self.exit_code = code if code > 0 else 1  # type: ignore[misc]  # this one error speaks for many
+        reason = output.strip().splitlines()[-1][-2000:] if output.strip() else "no output"
+        with suppress(ValueError, KeyError, TypeError):
+            reason = json.loads(reason)["message"]
+        super().__init__(f"fedtailor {name} failed with exit code {code}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,8 @@ class Commands:
         """Run ``fedtailor WORDS`` to its end and return its standard output.
 
         Raises:
-            CommandFailedError: It ended with another exit code than 0, or took too long.
+            CommandFailedError: It ended with another exit code than 0.
+            DeadlineError: It took too long.
         """
         with self.start(*words, quiet=quiet) as process:
             return self.finish(process)
@@ -52,17 +66,17 @@ class Commands:
         """Wait for a started command and return its standard output.
 
         Raises:
-            CommandFailedError: It ended with another exit code than 0, or took too long.
+            CommandFailedError: It ended with another exit code than 0.
+            DeadlineError: It took too long.
         """
         name = " ".join(_words(process)[3:5])
         try:
             output, errors = process.communicate(timeout=self.timeout_seconds)
         except subprocess.TimeoutExpired as error:
             stop([process])
-            raise CommandFailedError(f"fedtailor {name} did not end", expected=f"at most {self.timeout_seconds:.0f} s") from error
+            raise DeadlineError(f"fedtailor {name} did not end", expected=f"at most {self.timeout_seconds:.0f} s") from error
         if process.returncode != 0:
-            reason = (errors or output).strip()[-2000:]
-            raise CommandFailedError(f"fedtailor {name} failed with exit code {process.returncode}", got=reason or "no output")
+            raise CommandFailedError(name, process.returncode, output or errors or "")
         return output
 
 

@@ -111,6 +111,6 @@ def test_results_that_are_not_finite_are_refused(bundle: Bundle, monkeypatch: py
         def run(self, feeds: object) -> list[np.ndarray]:
             return [np.array([[np.nan, 0, 0]], np.float32)]
 
-    monkeypatch.setitem(bundle._sessions, "embed", Broken())  # type: ignore[arg-type]  # a graph that fails
+    monkeypatch.setitem(bundle._sessions, "embed", Broken())
     with pytest.raises(NumericalError, match="embed"):
         bundle.personalize(raw_samples(1))

@@ -90,7 +90,7 @@ def test_what_is_saved_is_weights_embedding_and_origin(bundle: Bundle, tmp_path:
     assert record["support_size"] == 40
     tensors = decode_tensors((tmp_path / WEIGHTS_NAME).read_bytes())
     assert tensors.keys() == {"weight.0.kernel", "weight.0.bias", "embedding"}
-    np.testing.assert_allclose(tensors["embedding"], embed(SUPPORT).mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(np.asarray(tensors["embedding"], np.float64), embed(SUPPORT).mean(axis=0), atol=1e-6)
 
 
 def test_a_classifier_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path, release_key: PrivateKey) -> None:

@@ -99,9 +99,9 @@ def graphs(scope: Scope | None) -> dict[str, TinyGraph]:
     product = device if scope == "device" else each
     classify: list[Node] = [*TO_ROWS, *product, ("Add", ["product", "weight.0.bias"], "logits", {})]
     features = (TensorSpec("features", "float32", ("batch", 5), "features"),)
-    writing = {"to_kernel": KERNEL, "to_bias": BIAS, "shape": np.array([-1, 4, 3], np.int64)}
+    writing: dict[str, np.ndarray] = {"to_kernel": KERNEL, "to_bias": BIAS, "shape": np.array([-1, 4, 3], np.int64)}
     classify_inputs = (SAMPLES, *weights(() if scope == "device" else ("batch",)))
-    one = {} if scope == "device" else {"one": np.array([1], np.int64)}
+    one: dict[str, np.ndarray] = {} if scope == "device" else {"one": np.array([1], np.int64)}
     return {
         "embed": TinyGraph((SAMPLES,), (EMBEDDING,), to_embedding, {**FLAT, "matrix": EMBED}),
         "features": TinyGraph(

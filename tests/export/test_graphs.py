@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,9 +60,10 @@ def test_every_part_passes_the_gate_at_every_batch_size(settings: MethodSettings
 
 def test_no_trace_of_the_developer_is_left() -> None:
     for part in parts_of(HyperFedZero(**SMALL), IMAGES):
-        graph = to_onnx(part)
-        for trace in (b"/", b".py", b"torch", b"stack", b"trainer"):
-            assert trace not in graph.replace(b"node_", b""), trace
+        model = load_model(to_onnx(part))
+        for tensor in model.graph.initializer:
+            tensor.ClearField("raw_data")  # weights are any bytes
+        assert re.findall(r"/\w+/|\.py|torch|stack|trainer", str(model)) == []
 
 
 def test_two_processes_give_the_same_bytes(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from protocol.errors import DatasetError
 from trainer.data.dataset import Dataset
@@ -43,6 +42,8 @@ def load_dataset(source: str) -> Dataset:
 
 def _digits() -> Dataset:
     """Return the 1,797 handwritten digits that scikit-learn carries: (N, 8, 8) uint8, 0 to 16."""
+    from sklearn.datasets import load_digits  # takes seconds to import, and only the digits need it
+
     digits = load_digits()
     return Dataset("digits", digits.images.astype(np.uint8), digits.target.astype(np.int64), tuple("0123456789"), 0.0, 16.0)
 
