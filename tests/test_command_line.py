@@ -188,7 +188,8 @@ def test_help_has_an_example(words: list[str]) -> None:
 
 
 def test_the_overview_loads_nothing_heavy() -> None:
-    code = "import sys, fedtailor; fedtailor.main(['--help'], standalone_mode=False); print(sorted({'torch', 'onnxruntime', 'paho'} & set(sys.modules)))"
+    heavy = "{'torch', 'onnxruntime', 'paho'}"
+    code = f"import sys, fedtailor; fedtailor.main(['--help'], standalone_mode=False); print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
 
@@ -202,20 +203,8 @@ def test_a_run_folder_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_diverging_run_says_round_and_device(tmp_path: Path) -> None:
-    words = [
-        "train",
-        "fedavg",
-        "--rounds",
-        "3",
-        "--set",
-        "learning_rate=1e30",
-        "--set",
-        "clip_norm=1e30",
-        "--quiet",
-        "--out",
-        tmp_path / "run",
-    ]
-    result = fedtailor(*words)
+    settings = ["--set", "learning_rate=1e30", "--set", "clip_norm=1e30"]
+    result = fedtailor("train", "fedavg", "--rounds", "3", *settings, "--quiet", "--out", tmp_path / "run")
     assert result.returncode == errors.DivergenceError.exit_code, result.stderr
     assert "round 0" in result.stderr
     assert "learning_rate" in result.stderr

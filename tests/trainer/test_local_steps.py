@@ -98,7 +98,7 @@ def reference_loss(state: dict[str, np.ndarray], samples: np.ndarray, labels: np
     condition = embedding * np.sqrt(len(embedding))
     pre = state["hypernetwork.from_condition.weight"] @ condition + state["hypernetwork.from_condition.bias"]
     units = np.maximum(pre + state["hypernetwork.chunk_embeddings"] @ state["hypernetwork.from_chunk.weight"].T, 0)
-    chunks = units @ state["hypernetwork.write.weight"].T  # six chunks of 16 for w1, one for both biases, two for w2
+    chunks = units @ state["hypernetwork.write"]  # six chunks of 16 for w1, one for both biases, two for w2
     w1 = chunks[:6].reshape(6, 16) / 4.0
     b1, b2 = chunks[6, :6] * 0.05, chunks[6, 6:9] * 0.05
     w2 = chunks[7:].ravel()[:18].reshape(3, 6) / np.sqrt(6.0)
