@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ class Bench:
         self.own = PrivateKey.generate()
         self.wire: Any = Wire()
         self.round = PrototypeRound(4, DEVICES, 10, DIMENSION)
-        self.coordinator = Coordinator(self.wire, TOPICS, self.round, DeviceRegistry(folder), self.own, 1, BUNDLE)
+        self.coordinator = Coordinator(cast("Any", self.wire), TOPICS, self.round, DeviceRegistry(folder), self.own, 1, BUNDLE)
         self.sequence = 0
 
     def send(self, sender: str, message: Message, **changes: Any) -> Receipt | None:
