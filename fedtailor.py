@@ -68,7 +68,7 @@ class LazyGroup(ErrorGroup):
 @click.group(cls=LazyGroup)
 @click.version_option(package_name="fedtailor")
 def main() -> None:
-    r"""Train once on servers; tailor a model for every edge device.
+    """Train once on servers; tailor a model for every edge device.
 
     \b
     First steps:
@@ -78,7 +78,7 @@ def main() -> None:
 
     Exit codes: 0 done, 2 wrong usage, 10-19 bad input, 20-29 bad bundle, 30-39 bad message, 40-49 incompatible
     version, 50-59 network or broker, 60-69 numerical failure, 70-79 not allowed.
-    """
+    """  # noqa: D301  # click looks for the character itself
 
 
 if __name__ == "__main__":

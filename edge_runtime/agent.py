@@ -7,6 +7,7 @@ is sent again until then.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -25,15 +26,16 @@ from protocol.errors import (
     MessageError,
     NotAllowedError,
     StaleMessageError,
+    TransportError,
     UnknownDeviceError,
 )
 from protocol.keys import PrivateKey, PublicKey
-from protocol.messages import GlobalPrototypes, Message, PrototypeUpdate, Receipt, check_prototypes
+from protocol.messages import EvaluationReport, GlobalPrototypes, Message, PrototypeUpdate, Receipt, check_prototypes
 from protocol.mqtt import Connection
-from protocol.topics import Topics
+from protocol.topics import COORDINATOR, Topics
 
-COORDINATOR = "coordinator"
 RESEND_SECONDS = 2.0
+SHOWN_REFUSALS = 100
 Kind = TypeVar("Kind", bound=Message)
 
 
@@ -63,7 +65,7 @@ class Agent:
         identity: Who the device is.
         connection: An open connection that receives the topics of ``subscriptions``.
         deadline: When to give up, on the clock of ``time.monotonic``.
-        round_number: Round of the exchange; a broker may still hold the prototypes of an earlier one, which are refused.
+        round_number: Round of the exchange; a broker may still hold the prototypes of another one, which are refused.
     """
 
     bundle: Bundle
@@ -71,7 +73,7 @@ class Agent:
     connection: Connection
     deadline: float
     round_number: int = 0
-    refused: list[str] = field(default_factory=list)
+    refused: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN_REFUSALS))
     _sequence: int = 0
     _global: GlobalPrototypes | None = None
 
@@ -114,6 +116,14 @@ class Agent:
         if not receipt.accepted:
             raise NotAllowedError(f"the coordinator refused a {message.KIND}", got=receipt.reason)
 
+    def try_to_report(self, report: EvaluationReport) -> bool:
+        """Send a report, and tell whether the coordinator took it; a coordinator that has left needs none."""
+        try:
+            self.send(report)
+        except TransportError:
+            return False
+        return True
+
     def receive_prototypes(self) -> Prototypes:
         """Wait for the global prototypes and verify them.
 
@@ -147,10 +157,10 @@ class Agent:
         """Return a message of the coordinator about this bundle."""
         envelope = unseal(payload, Expectation(self.identity.federation, self.bundle.digest, self._find_key), time.time())
         if isinstance(envelope.message, GlobalPrototypes):
-            if envelope.message.round < self.round_number:
-                expected, got = f"round {self.round_number} or later", f"round {envelope.message.round}"
-                raise StaleMessageError("global prototypes are of an earlier round", expected=expected, got=got)
-            check_prototypes(envelope.message, len(self.bundle.manifest.classes), feature_dimension(self.bundle))
+            if envelope.message.round != self.round_number:
+                expected, got = f"round {self.round_number}", f"round {envelope.message.round}"
+                raise StaleMessageError("global prototypes are of another round", expected=expected, got=got)
+            check_prototypes(envelope.message, len(self.bundle.manifest.classes), self.bundle.manifest.feature_dimension())
         elif not isinstance(envelope.message, Receipt):
             raise MessageError("a device takes no such message", got=envelope.header.kind)
         return envelope
@@ -163,7 +173,7 @@ class Agent:
 
     def _is_mine(self, receipt: Receipt) -> bool:
         """Tell whether a receipt answers the latest message."""
-        return (receipt.boot, receipt.sequence) == (self.identity.boot, self._sequence)
+        return (receipt.device, receipt.boot, receipt.sequence) == (self.identity.device, self.identity.boot, self._sequence)
 
     def _remaining(self, awaited: str) -> float:
         """Return the seconds that are left."""
@@ -186,18 +196,6 @@ def require_exchange(bundle: Bundle) -> None:
     Raises:
         BundleError: No features, or no coordinator's key to believe.
     """
-    feature_dimension(bundle)
+    bundle.manifest.feature_dimension()
     if bundle.manifest.coordinator_key is None:
         raise BundleError("this bundle names no coordinator", expected="a coordinator key", hint="export it with --coordinator-key")
-
-
-def feature_dimension(bundle: Bundle) -> int:
-    """Return the length D of the bundle's features.
-
-    Raises:
-        BundleError: The bundle has none.
-    """
-    graph = bundle.manifest.graphs.get("features")
-    if graph is None:
-        raise BundleError("this bundle has no features for prototypes", expected="an entry point features", hint="export HyperFedZero")
-    return int(graph.outputs[0].shape[1])

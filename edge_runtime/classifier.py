@@ -20,7 +20,9 @@ from protocol.manifest import MAXIMUM_FILE_BYTES
 from protocol.schema import SchemaError, decode, parse_json, to_json
 from protocol.tensors import decode_tensors, encode_tensors
 
+WEIGHTS_SUFFIX = ".safetensors"
 WEIGHTS_NAME = "personal.safetensors"
+WEIGHTS_STEM = "personal-"
 RECORD_NAME = "personal.json"
 RECORD_BYTES = 64 * 1024
 EMBEDDING = "embedding"
@@ -89,7 +91,11 @@ class Classifier:
         return scores
 
     def save(self, directory: str | Path) -> None:
-        """Write ``personal.safetensors`` and ``personal.json``; an earlier classifier there is replaced."""
+        """Write the weights under the name of their digest, then ``personal.json`` which goes with them.
+
+        Whatever interrupts this leaves the earlier classifier or the new one, whole. ``personal.safetensors`` is a
+        copy of the newest weights, for people and other programs.
+        """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         embedding = self.tailored.embedding
@@ -103,16 +109,23 @@ class Classifier:
             support_size=self.tailored.support_size,
             weights_sha256=hashlib.sha256(data).hexdigest(),
         )
-        write_atomically(folder / WEIGHTS_NAME, data)
+        weights = folder / _weights_name(record)
+        write_atomically(weights, data)
         write_atomically(folder / RECORD_NAME, to_json(record))
+        write_atomically(folder / WEIGHTS_NAME, data)
+        for left_over in folder.glob(f"{WEIGHTS_STEM}*{WEIGHTS_SUFFIX}"):
+            if left_over != weights:
+                left_over.unlink(missing_ok=True)
 
     @classmethod
-    def open(cls, directory: str | Path, bundle: Bundle | None = None) -> Classifier:
+    def open(cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: PublicKey | None = None) -> Classifier:
         """Open a saved classifier; its bundle is verified again.
 
         Args:
             directory: What ``save`` wrote.
             bundle: The bundle; where it lay when saving, if None.
+            trusted: Key that must have signed the bundle; if None, the key that it was personalised with, which is as
+                trustworthy as the folder.
 
         Raises:
             InputError: The folder holds no intact classifier.
@@ -120,10 +133,11 @@ class Classifier:
         """
         folder = Path(directory)
         record = _read_record(folder)
-        data = read_limited(folder / WEIGHTS_NAME, MAXIMUM_FILE_BYTES)
+        path = folder / _weights_name(record)
+        data = read_limited(path, MAXIMUM_FILE_BYTES)
         if hashlib.sha256(data).hexdigest() != record.weights_sha256:
-            raise InputError(f"{folder / WEIGHTS_NAME} is altered", expected="the digest in personal.json", hint="personalise again")
-        bundle = bundle or Bundle.open(record.bundle_path, PublicKey.from_hex(record.trusted_key))
+            raise InputError(f"{path} is altered", expected="the digest in personal.json", hint="personalise again")
+        bundle = bundle or Bundle.open(record.bundle_path, trusted or PublicKey.from_hex(record.trusted_key))
         if bundle.digest != record.bundle_digest:
             hint = "personalise again with this bundle"
             raise BundleError(
@@ -132,7 +146,7 @@ class Classifier:
         tensors = decode_tensors(data, error=InputError) if data else {}
         weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
         embedding = weights.pop(EMBEDDING, None)
-        _check_weights(folder / WEIGHTS_NAME, weights, bundle)
+        _check_weights(path, weights, bundle)
         return cls(bundle, TailoredWeights(weights, embedding, record.support_size))
 
 
@@ -144,6 +158,11 @@ def _check_weights(path: Path, weights: dict[str, NDArray[np.float32]], bundle: 
     found = {name: tensor.shape for name, tensor in weights.items()}
     if found != wanted:
         raise InputError(f"{path} does not fit the bundle", expected=wanted, got=found, hint="personalise again")
+
+
+def _weights_name(record: PersonalRecord) -> str:
+    """Return the name of the weights' file, which follows from its content."""
+    return f"{WEIGHTS_STEM}{record.weights_sha256[:16]}{WEIGHTS_SUFFIX}"
 
 
 def _read_record(folder: Path) -> PersonalRecord:

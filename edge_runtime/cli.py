@@ -13,7 +13,7 @@ import numpy as np
 
 from protocol.broker_address import parse_broker
 from protocol.freshness import next_boot
-from protocol.keys import PrivateKey
+from protocol.keys import PrivateKey, PublicKey
 from protocol.topics import check_name
 
 TRUSTED = click.option(
@@ -56,8 +56,13 @@ def personalize(bundle: Path, support: Path, trusted: Path, out: Path, as_json: 
 @edge.command(epilog="Example: fedtailor edge predict mine/ camera/1.png camera/2.png")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("samples", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--bundle", type=click.Path(path_type=Path), help="The bundle, if it lies elsewhere now; --trusted goes with it.")
-@click.option("--trusted", type=click.Path(path_type=Path), envvar="FEDTAILOR_TRUSTED_KEY", help="Public key file for --bundle.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="The bundle, if it lies elsewhere now; needs --trusted.")
+@click.option(
+    "--trusted",
+    type=click.Path(path_type=Path),
+    envvar="FEDTAILOR_TRUSTED_KEY",
+    help="Key that must have signed the bundle; if left out, the one personalised with.",
+)
 @click.option("--json", is_flag=True, expose_value=False, help="JSON lines are what this command always prints.")
 def predict(directory: Path, samples: tuple[Path, ...], bundle: Path | None, trusted: Path | None) -> None:
     """Print one JSON line for each sample: its name, its label, the label's probability.
@@ -68,9 +73,10 @@ def predict(directory: Path, samples: tuple[Path, ...], bundle: Path | None, tru
     from edge_runtime.classifier import Classifier
     from edge_runtime.samples import read_samples
 
-    if bundle is not None and trusted is None:
+    key = None if trusted is None else PublicKey.open(trusted)
+    if bundle is not None and key is None:
         raise click.UsageError("--bundle needs --trusted")
-    classifier = Classifier.open(directory, Bundle.open(bundle, trusted) if bundle is not None and trusted is not None else None)
+    classifier = Classifier.open(directory, None if bundle is None or key is None else Bundle.open(bundle, key), trusted=key)
     classes = classifier.bundle.manifest.classes
     loaded = [read_samples(path, classifier.bundle.manifest.raw_input) for path in samples]  # all are read before one is printed
     for names, batch in loaded:
@@ -141,7 +147,7 @@ def _run(request: RunRequest) -> dict[str, Any]:
     tailored = bundle.personalize(support).logits(query).argmax(axis=1)  # (Q,)
     identity = DeviceIdentity(request.federation, request.device, PrivateKey.open(request.key), next_boot(request.state / "boot"))
     connection = Connection(
-        address, f"{request.federation}-{request.device}", subscriptions(request.federation, request.device), request.deadline
+        address, f"{request.federation}.{request.device}", subscriptions(request.federation, request.device), request.deadline
     )
     with connection:
         agent = Agent(bundle, identity, connection, deadline, request.round_number)
@@ -151,7 +157,7 @@ def _run(request: RunRequest) -> dict[str, Any]:
         nearest = nearest_prototype(bundle.features(query), agent.receive_prototypes())  # (Q,)
         truth = data.query_labels()  # read only now: nothing above may depend on it
         shares = [None if truth is None or len(truth) == 0 else float(np.mean(guess == truth)) for guess in (tailored, nearest)]
-        agent.send(EvaluationReport(len(query), *shares))
+        reported = agent.try_to_report(EvaluationReport(request.round_number, len(query), *shares))
     return {
         "device": request.device,
         "samples": len(support),
@@ -160,5 +166,6 @@ def _run(request: RunRequest) -> dict[str, Any]:
         "nearest_prototype_accuracy": shares[1],
         "bytes_up": connection.bytes_up,
         "bytes_down": connection.bytes_down,
-        "refused": agent.refused,
+        "reported": reported,
+        "refused": list(agent.refused),
     }

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_runtime.samples import check_samples, read_samples
+from edge_runtime.samples import read_samples
+from protocol.arrays import read_array
 from protocol.errors import LabelError
 from protocol.manifest import Manifest
 
@@ -41,19 +42,14 @@ class DeviceData:
 
     def _samples(self, name: str) -> Array:
         """Return checked samples of one file."""
-        _, samples = read_samples(self.folder / f"{name}.npy", self.manifest.raw_input)
-        check_samples(samples, self.manifest.raw_input)
-        return samples
+        return read_samples(self.folder / f"{name}.npy", self.manifest.raw_input)[1]
 
     def _labels(self, name: str, count: int) -> Labels | None:
         """Return checked labels of one file."""
         path = self.folder / f"{name}.npy"
         if not path.exists():
             return None
-        try:
-            labels = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise LabelError(f"{path} cannot be read", got=str(error)[:200]) from error
+        labels = read_array(path, LabelError)
         classes = len(self.manifest.classes)
         if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
             raise LabelError(f"{path} does not fit the samples", expected=f"({count},) integers", got=f"{labels.shape} {labels.dtype}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import InputError, MissingExtraError, SampleDtypeError, SampleNotFiniteError, SampleShapeError
+from protocol.arrays import read_array
+from protocol.errors import InputError, MissingExtraError, SampleDtypeError, SampleNotFiniteError, SampleRangeError, SampleShapeError
 from protocol.manifest import RawInput
 
 Array = NDArray[np.generic]
@@ -26,6 +28,7 @@ def check_samples(samples: Array, raw: RawInput) -> None:
         SampleNotFiniteError: NaN or infinity.
         SampleDtypeError: No array, or another dtype; nothing is cast silently.
         SampleShapeError: Another shape.
+        SampleRangeError: Integers outside the raw range; of floats only the sensor knows.
     """
     if not isinstance(samples, np.ndarray):
         raise SampleDtypeError("samples are no array", expected=f"a numpy array of {raw.dtype}", got=type(samples).__name__)
@@ -38,6 +41,22 @@ def check_samples(samples: Array, raw: RawInput) -> None:
         expected = f"(N, {', '.join(map(str, raw.shape))})"
         hint = "add a first axis for a single sample" if samples.shape == raw.shape else "resize or crop the samples first"
         raise SampleShapeError("samples have the wrong shape", expected=expected, got=str(samples.shape), hint=hint)
+    _check_range(samples, raw)
+
+
+def _check_range(samples: Array, raw: RawInput) -> None:
+    """Refuse integers outside the raw range, unless their dtype cannot leave it."""
+    if not np.issubdtype(samples.dtype, np.integer) or samples.size == 0:
+        return
+    limits: Any = np.iinfo(cast("Any", samples.dtype))
+    if raw.minimum <= limits.min and limits.max <= raw.maximum:
+        return
+    low, high = int(samples.min()), int(samples.max())
+    if low < raw.minimum or high > raw.maximum:
+        hint = "feed values as the sensor of the training data gave them"
+        raise SampleRangeError(
+            "samples leave the raw range", expected=f"{raw.minimum:g} to {raw.maximum:g}", got=f"{low} to {high}", hint=hint
+        )
 
 
 def read_samples(path: Path, raw: RawInput) -> tuple[list[str], Array]:
@@ -46,12 +65,12 @@ def read_samples(path: Path, raw: RawInput) -> tuple[list[str], Array]:
     Images must have the size that the bundle expects; they are turned to grey or RGB, nothing else.
 
     Raises:
-        InputError: Nothing there to read, or it cannot be read.
-        SampleShapeError: An image of another size.
+        InputError: Nothing there to read, it cannot be read, or samples do not fit; see ``check_samples``.
         MissingExtraError: Images need Pillow.
     """
     if path.suffix == ".npy":
-        samples = _read_array(path)
+        samples = read_array(path)
+        check_samples(samples, raw)  # before anything as long as the header says is made
         return [str(place) for place in range(len(samples))], samples
     if path.is_dir():
         paths = sorted(each for each in path.iterdir() if each.suffix.lower() in IMAGE_SUFFIXES)
@@ -64,17 +83,6 @@ def read_samples(path: Path, raw: RawInput) -> tuple[list[str], Array]:
     return [each.name for each in paths], np.stack([_read_image(each, raw) for each in paths])
 
 
-def _read_array(path: Path) -> Array:
-    """Return the array in an .npy file."""
-    try:
-        samples: Array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a false header cannot claim memory
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read", expected="an array saved with numpy.save", got=str(error)[:200]) from error
-    if samples.ndim == 0:
-        raise SampleShapeError(f"{path} holds a single number", expected="an array of samples")
-    return samples
-
-
 def _read_image(path: Path, raw: RawInput) -> Array:
     """Return one image as a raw sample."""
     try:
@@ -82,8 +90,10 @@ def _read_image(path: Path, raw: RawInput) -> Array:
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading images needs Pillow", hint='pip install "fedtailor[edge]", or pass an .npy file') from error
     channels = raw.shape[2] if len(raw.shape) == 3 else 1
-    if raw.dtype != "uint8" or len(raw.shape) not in (2, 3) or channels not in (1, 3):
-        raise InputError("this bundle does not take images", expected=f"{raw.dtype} samples of shape {raw.shape}", hint="pass an .npy file")
+    is_image = raw.dtype == "uint8" and len(raw.shape) in (2, 3) and channels in (1, 3) and (raw.minimum, raw.maximum) == (0.0, 255.0)
+    if not is_image:
+        expected = f"{raw.dtype} samples of shape {raw.shape}, {raw.minimum:g} to {raw.maximum:g}"
+        raise InputError("this bundle does not take images", expected=expected, hint="pass an .npy file")
     height, width = raw.shape[:2]
     try:
         with Image.open(path) as image:

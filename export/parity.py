@@ -11,11 +11,12 @@ import copy
 import numpy as np
 import onnx
 import torch
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from edge_runtime.sessions import Session, open_session
 from export.graphs import load_model
-from protocol.errors import FedtailorError, ParityError
+from protocol.errors import ParityError
 from protocol.manifest import Parity
 from trainer.methods.parts import Part, PartTensor
 
@@ -23,7 +24,6 @@ BATCH_SIZES = (1, 2, 3, 7, 17, 64)
 ABSOLUTE_TOLERANCE = 1e-5
 RELATIVE_TOLERANCE = 1e-4
 SEED = 20_240_607
-WEIGHT_PREFIX = "weight."
 
 Array = NDArray[np.generic]
 
@@ -59,31 +59,28 @@ def check_parity(part: Part, graph: bytes, minimum_runtime: str) -> Parity:
 
 def _check_model(part: Part, graph: bytes) -> None:
     """Refuse an invalid model, and one whose inputs and outputs are not those of the part."""
-    model = load_model(graph)
     try:
+        model = load_model(graph)
         onnx.checker.check_model(model, full_check=True)
         inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, DecodeError) as error:
         raise ParityError(f"the graph of {part.entry_point} is not valid", got=str(error)[:500]) from error
     for tensors, values in ((part.inputs, inferred.graph.input), (part.outputs, inferred.graph.output)):
         if [tensor.name for tensor in tensors] != [value.name for value in values]:
             raise ParityError(f"names of {part.entry_point} differ", expected=[t.name for t in tensors], got=[v.name for v in values])
         for tensor, value in zip(tensors, values, strict=True):
-            shape = tuple(axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim)
-            if shape != tensor.shape:
-                raise ParityError(f"the shape of {part.entry_point}.{tensor.name} differs", expected=tensor.shape, got=shape)
+            kind = value.type.tensor_type
+            shape = tuple(axis.dim_param or axis.dim_value for axis in kind.shape.dim)
+            dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+            if (shape, dtype) != (tensor.shape, tensor.dtype):
+                where = f"{part.entry_point}.{tensor.name}"
+                raise ParityError(f"the shape or dtype of {where} differs", expected=(tensor.shape, tensor.dtype), got=(shape, dtype))
 
 
 def _random_array(tensor: PartTensor, batch: int, generator: np.random.Generator) -> Array:
-    """Return random values of a tensor's dtype and shape.
-
-    Generated weights take both signs, so that rectifiers close as well as open; anything else lies between 0 and 1.
-    """
+    """Return random values of a tensor's dtype and shape, spread over the range that it takes at work."""
     shape = [batch if isinstance(axis, str) else axis for axis in tensor.shape]
-    if np.issubdtype(np.dtype(tensor.dtype), np.integer):
-        return generator.integers(0, 256, shape).astype(tensor.dtype)
-    values = generator.random(shape)
-    return (2.0 * values - 1.0 if tensor.name.startswith(WEIGHT_PREFIX) else values).astype(tensor.dtype)
+    return generator.uniform(tensor.minimum, tensor.maximum, shape).astype(tensor.dtype)
 
 
 def _run_torch(module: torch.nn.Module, feeds: dict[str, Array]) -> list[Array]:
@@ -97,8 +94,6 @@ def _run_graph(session: Session, feeds: dict[str, Array], entry_point: str, batc
     """Return what the graph computes."""
     try:
         return session.run(feeds)
-    except FedtailorError:
-        raise
     except Exception as error:  # ONNX Runtime raises classes of its own without a common root
         raise ParityError(f"the graph of {entry_point} fails at batch {batch}", got=str(error)[:300]) from error
 

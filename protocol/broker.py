@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import IO
 
@@ -20,15 +21,17 @@ from protocol.errors import BrokerUnreachableError, FedtailorError, InputError, 
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 20.0
+LISTENING = "listening"  # what the child says once the port is its own
 STOP_SECONDS = 5.0
 
 
-def serve(host: str, port: int, *, end_with_stdin: bool = False) -> None:
+def serve(host: str, port: int, on_ready: Callable[[], None], *, end_with_stdin: bool = False) -> None:
     """Run the broker until SIGTERM or SIGINT, or until standard input closes.
 
     Args:
         host: Address to listen on.
         port: Port to listen on.
+        on_ready: Called once the port is open.
         end_with_stdin: Whether a closed standard input ends it: a parent that dies takes its broker along.
 
     Raises:
@@ -50,6 +53,7 @@ def serve(host: str, port: int, *, end_with_stdin: bool = False) -> None:
             threading.Thread(target=_wait_for_end_of_stdin, args=(loop, stopped), daemon=True).start()
         broker = Broker(_configuration(host, port))
         await broker.start()
+        on_ready()
         await stopped.wait()
         await broker.shutdown()
 
@@ -106,7 +110,7 @@ class EmbeddedBroker:
         command = [sys.executable, "-m", "protocol.broker", "--host", LOOPBACK, "--port", str(self.port), "--end-with-stdin"]
         # Not a pipe: nobody reads it while all is well, and a full pipe would stop the broker.
         self._errors = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._errors)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         try:
             self._wait_until_listening()
         except BaseException:
@@ -134,18 +138,23 @@ class EmbeddedBroker:
             process.communicate()
 
     def _wait_until_listening(self) -> None:
-        """Return when the port answers."""
-        deadline = time.monotonic() + START_SECONDS
-        while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.port), 1.0):
+        """Return when the child says that it listens; that a port answers could be anybody's doing."""
+        if self._process is not None and self._process.stdout is not None:
+            readable, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
+            if readable and self._process.stdout.readline().strip() == LISTENING.encode():
                 return
-            time.sleep(0.05)
         lines: list[bytes] = []
         if self._errors is not None:
             self._errors.seek(0)
             lines = self._errors.read().strip().splitlines()
         reason = lines[-1].decode(errors="replace") if lines else "no answer"
         raise BrokerUnreachableError("the embedded broker did not start", got=reason)
+
+
+def _say_that_it_listens() -> None:
+    """Tell the parent."""
+    sys.stdout.write(f"{LISTENING}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -156,7 +165,7 @@ def main() -> None:
     parser.add_argument("--end-with-stdin", action="store_true")
     arguments = parser.parse_args()
     try:
-        serve(arguments.host, arguments.port, end_with_stdin=arguments.end_with_stdin)
+        serve(arguments.host, arguments.port, _say_that_it_listens, end_with_stdin=arguments.end_with_stdin)
     except FedtailorError as error:
         sys.stderr.write(f"error: {error.sentence()}\n")
         sys.exit(error.exit_code)

@@ -95,7 +95,7 @@ def new(name: str, out: Path, as_json: bool) -> None:
     private = PrivateKey.generate()
     private_path, public_path = out / f"{name}.key", out / f"{name}.pub"
     for path in (private_path, public_path):  # before anything is written: half a pair helps nobody
-        if path.exists():
+        if path.exists() or path.is_symlink():
             raise KeyFileError(f"{path} exists and is not overwritten", hint="choose another name, or remove it yourself")
     private.save(private_path)
     private.public.save(public_path)
@@ -118,5 +118,5 @@ def show(path: Path, as_json: bool) -> None:
 @AS_JSON
 def broker(host: str, port: int, as_json: bool) -> None:
     """Run the embedded MQTT broker until Ctrl-C. Anybody who reaches it may use it: for first tries only."""
-    click.echo(json.dumps({"url": f"mqtt://{host}:{port}"}) if as_json else f"broker on mqtt://{host}:{port}, Ctrl-C ends it")
-    serve(host, port)
+    text = json.dumps({"url": f"mqtt://{host}:{port}"}) if as_json else f"broker on mqtt://{host}:{port}, Ctrl-C ends it"
+    serve(host, port, lambda: click.echo(text))

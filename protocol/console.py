@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from protocol.errors import FedtailorError
+from protocol.errors import FedtailorError, InputError
 
 AS_JSON = "protocol.console.as_json"
 
@@ -27,6 +27,13 @@ class ErrorGroup(click.Group):
         except FedtailorError as error:
             report(error, as_json=ctx.meta[AS_JSON])
             ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            raise  # whoever read our output has gone; click ends quietly
+        except OSError as fault:
+            where = f"{fault.filename}: " if fault.filename else ""
+            refused = InputError(f"{where}{fault.strerror or fault}", hint="look at the path, its permissions and the free space")
+            report(refused, as_json=ctx.meta[AS_JSON])
+            ctx.exit(refused.exit_code)
 
 
 def report(error: FedtailorError, *, as_json: bool) -> None:

@@ -8,7 +8,8 @@ FedtailorError                      1
 │   ├── SampleNotFiniteError       14
 │   ├── DatasetError               15
 │   ├── RunFolderError             16
-│   └── LabelError                 17
+│   ├── LabelError                 17
+│   └── SampleRangeError           18
 ├── BundleError                    20   get the bundle again, or the right key
 │   ├── BundleFileError            21   a listed file is missing, altered or of another length
 │   ├── UnlistedFileError          22
@@ -134,6 +135,12 @@ class LabelError(InputError):
     """Labels are missing, of another length than the samples, or outside the known classes."""
 
     exit_code = 17
+
+
+class SampleRangeError(InputError):
+    """Integer samples lie outside the raw range that the bundle states."""
+
+    exit_code = 18
 
 
 class BundleError(FedtailorError):

@@ -32,6 +32,27 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     sync_folder(path.parent)
 
 
+def write_new(path: Path, data: bytes, mode: int) -> bool:
+    """Write a file whole, never over anything that is there; tell whether it was written.
+
+    Two processes may try at once: one of them wins.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)  # unlike a rename, this fails when the name is taken
+    except FileExistsError:
+        return False
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -39,6 +60,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def require_plain_file(path: Path, error: type[FedtailorError] = InputError) -> None:
+    """Refuse what is no plain file: absent, a folder, a pipe that would never end.
+
+    Raises:
+        FedtailorError: Of the class ``error``.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as problem:
+        raise error(f"{path} cannot be opened", expected="a plain file", got=str(getattr(problem, "strerror", problem))) from problem
+    if not stat.S_ISREG(mode):
+        raise error(f"{path} cannot be read", expected="a plain file", got=stat.filemode(mode))
 
 
 def read_limited(path: Path, limit: int, error: type[FedtailorError] = InputError) -> bytes:
@@ -54,8 +89,8 @@ def read_limited(path: Path, limit: int, error: type[FedtailorError] = InputErro
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as problem:
-        raise error(f"{path} cannot be opened", expected="a plain file", got=problem.strerror) from problem
+    except (OSError, ValueError) as problem:  # ValueError: a name with a zero byte
+        raise error(f"{path!s} cannot be opened", expected="a plain file", got=str(getattr(problem, "strerror", problem))) from problem
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):  # before fdopen, which fails on a folder in its own way
         os.close(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,12 +58,19 @@ def next_boot(path: Path) -> int:
     Raises:
         InputError: The file does not hold a counter.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes on one state folder must not share a number
+        return _count_up(path)
+
+
+def _count_up(path: Path) -> int:
+    """Return the next number and note it."""
     last = 0
     if path.exists():
         content = read_limited(path, COUNTER_FILE_BYTES)
         if not content.strip().isdigit():
             raise InputError(f"{path} holds no boot counter", expected="a number", got=repr(content[:20]), hint="restore it from a backup")
         last = int(content)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, f"{last + 1}\n".encode())
     return last + 1

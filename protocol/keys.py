@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protocol.errors import KeyFileError
-from protocol.files import read_limited, write_atomically
+from protocol.files import read_limited, write_new
 
 PRIVATE_PREFIX = "fedtailor-ed25519-private:"
 PUBLIC_PREFIX = "fedtailor-ed25519-public:"
@@ -137,6 +137,15 @@ class PrivateKey:
         return self._key.sign(message)
 
 
+def is_public_key(text: str) -> bool:
+    """Tell whether a text writes a usable public key in hexadecimal."""
+    try:
+        PublicKey.from_hex(text)
+    except KeyFileError:
+        return False
+    return True
+
+
 def _read_key_file(path: Path, prefix: str) -> bytes:
     """Return the 32 bytes in a key file of one line."""
     content = read_limited(path, KEY_FILE_BYTES, KeyFileError)
@@ -157,7 +166,6 @@ def _read_key_file(path: Path, prefix: str) -> bytes:
 
 def _write_key_file(path: Path, line: str, mode: int) -> None:
     """Write a key file of one line, never over another file."""
-    if path.exists():
-        raise KeyFileError(f"{path} exists and is not overwritten", hint="choose another name, or remove it yourself")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (line + "\n").encode(), mode)
+    if not write_new(path, (line + "\n").encode(), mode):
+        raise KeyFileError(f"{path} exists and is not overwritten", hint="choose another name, or remove it yourself")

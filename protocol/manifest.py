@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.errors import ManifestError
+from protocol.keys import is_public_key
 from protocol.schema import JsonValue, SchemaError, decode, parse_json, to_json
 
 FORMAT = "fedtailor-bundle/1"
@@ -15,6 +16,7 @@ MAXIMUM_MANIFEST_BYTES = 1024 * 1024
 MAXIMUM_FILE_BYTES = 256 * 1024 * 1024
 MAXIMUM_BUNDLE_BYTES = 1024 * 1024 * 1024
 FILE_NAME = re.compile(r"(graphs/[a-z0-9_]{1,64}\.onnx|tensors/[a-z0-9_.-]{1,64}\.safetensors|selftest\.safetensors|README\.md)")
+RAW_DTYPES = ("uint8", "float32")
 HEX_64 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -148,6 +150,8 @@ class Manifest:
         bad_entries = [
             path for path, entry in self.files.items() if not (0 < entry.length <= MAXIMUM_FILE_BYTES and HEX_64.fullmatch(entry.sha256))
         ]
+        shapes = [(name, output.shape) for name in ("embed", "features") if name in self.graphs for output in self.graphs[name].outputs]
+        misshapen = [name for name, shape in shapes if len(shape) != 2 or not isinstance(shape[1], int)]
         total = sum(entry.length for entry in self.files.values())
         return [
             (self.format == FORMAT, f"the format must be {FORMAT}", self.format),
@@ -159,9 +163,29 @@ class Manifest:
             (named <= self.files.keys() or not self.files, "every graph must be a listed file", sorted(named - self.files.keys())),
             ("classify" in self.graphs, "there must be an entry point classify", sorted(self.graphs)),
             (self.raw_input.minimum < self.raw_input.maximum, "the raw range must not be empty", self.raw_input),
-            (HEX_64.fullmatch(self.coordinator_key or "0" * 64) is not None, "a public key has 64 hex digits", self.coordinator_key),
+            (
+                self.coordinator_key is None or is_public_key(self.coordinator_key),
+                "the coordinator's key is no public key",
+                self.coordinator_key,
+            ),
             (all(size > 0 for size in self.raw_input.shape), "raw sizes must be positive", self.raw_input.shape),
+            (self.raw_input.dtype in RAW_DTYPES, f"raw samples must be {' or '.join(RAW_DTYPES)}", self.raw_input.dtype),
+            (all(graph.outputs for graph in self.graphs.values()), "every graph must have outputs", sorted(self.graphs)),
+            (not misshapen, "embed and features must give one vector a sample", misshapen),
         ]
+
+    def feature_dimension(self) -> int:
+        """Return the length D of the features that prototypes are made of.
+
+        Raises:
+            ManifestError: The bundle has none.
+        """
+        graph = self.graphs.get("features")
+        if graph is None:
+            raise ManifestError(
+                "this bundle has no features for prototypes", expected="an entry point features", hint="export HyperFedZero"
+            )
+        return int(graph.outputs[0].shape[1])
 
     def to_bytes(self) -> bytes:
         """Return the manifest as JSON, the same bytes for the same content."""

@@ -22,7 +22,8 @@ from protocol.errors import (
 from protocol.schema import JsonValue, SchemaError, decode, encode
 from protocol.tensors import Array
 
-MAXIMUM_COUNT = 10**9
+MAXIMUM_COUNT = 10**7  # of one class on one device
+MAXIMUM_DEVICES = 10**6
 MAXIMUM_FEATURE = 1e6
 
 
@@ -58,7 +59,7 @@ class GlobalPrototypes:
         classes: Class indices, (P,) int64; a class nobody holds is absent.
         means: Prototypes, (P, D) float32.
         counts: Samples of each class over all devices, (P,) int64.
-        devices: Ids of the devices that are counted, ascending.
+        device_count: Devices that are counted.
     """
 
     KIND: ClassVar[str] = "global-prototypes/1"
@@ -67,11 +68,12 @@ class GlobalPrototypes:
     classes: NDArray[np.int64]
     means: NDArray[np.float32]
     counts: NDArray[np.int64]
-    devices: tuple[str, ...]
+    device_count: int
 
     def __post_init__(self) -> None:
-        """Refuse a round that cannot be."""
+        """Refuse figures that cannot be."""
         _require(self.round >= 0, "a round number is negative", self.round)
+        _require(1 <= self.device_count <= MAXIMUM_DEVICES, "a number of devices is impossible", self.device_count)
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Receipt:
     """The coordinator's answer to one message.
 
     Attributes:
+        device: Device that sent the message; a receipt of another device proves nothing.
         boot: Boot counter of the message that is answered.
         sequence: Its sequence number.
         accepted: Whether it counts.
@@ -87,6 +90,7 @@ class Receipt:
 
     KIND: ClassVar[str] = "receipt/1"
 
+    device: str
     boot: int
     sequence: int
     accepted: bool
@@ -98,6 +102,7 @@ class EvaluationReport:
     """What a device found out about its classifiers; each accuracy from 0 to 1, or None when it has no labels.
 
     Attributes:
+        round: Round number.
         samples: Query samples that were classified.
         tailored_accuracy: Accuracy of the tailored classifier.
         nearest_prototype_accuracy: Accuracy of the nearest global prototype.
@@ -105,12 +110,14 @@ class EvaluationReport:
 
     KIND: ClassVar[str] = "evaluation-report/1"
 
+    round: int
     samples: int
     tailored_accuracy: float | None
     nearest_prototype_accuracy: float | None
 
     def __post_init__(self) -> None:
         """Refuse figures that cannot be."""
+        _require(self.round >= 0, "a round number is negative", self.round)
         _require(self.samples >= 0, "a number of samples is negative", self.samples)
         for accuracy in (self.tailored_accuracy, self.nearest_prototype_accuracy):
             _require(accuracy is None or 0.0 <= accuracy <= 1.0, "an accuracy is not between 0 and 1", accuracy)
@@ -188,10 +195,9 @@ def check_prototypes(message: PrototypeUpdate | GlobalPrototypes, class_count: i
         )
     if classes.min() < 0 or classes.max() >= class_count or len(np.unique(classes)) != len(classes):
         raise PrototypeClassError("a prototype's class is unknown or repeated", expected=f"each of 0 to {class_count - 1} at most once")
-    if counts.min() < 1 or counts.max() > MAXIMUM_COUNT:
-        raise PrototypeCountError(
-            "a prototype's count is impossible", expected=f"1 to {MAXIMUM_COUNT}", got=f"{counts.min()} to {counts.max()}"
-        )
+    most = MAXIMUM_COUNT * (message.device_count if isinstance(message, GlobalPrototypes) else 1)
+    if counts.min() < 1 or counts.max() > most:
+        raise PrototypeCountError("a prototype's count is impossible", expected=f"1 to {most}", got=f"{counts.min()} to {counts.max()}")
     with np.errstate(invalid="ignore"):
         if not (np.abs(means) <= MAXIMUM_FEATURE).all():
             raise PrototypeNotFiniteError("a prototype is not finite", expected=f"numbers up to {MAXIMUM_FEATURE:g}", got="NaN or larger")

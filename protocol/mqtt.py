@@ -66,13 +66,14 @@ class Connection:
         self._deadline_seconds = deadline_seconds
         self._inbox: queue.Queue[Received] = queue.Queue(QUEUE_LENGTH)
         self._state = threading.Condition()
-        self._ready = False
+        self._ready = self._was_ever_ready = False
         self._down = threading.Event()
         self._closing = threading.Event()
         self._final_refusal = threading.Event()
         self._refusal = "no answer"
         self._refusal_may_be_the_version = False
         self._acknowledged: dict[tuple[paho.Client, int], int] = {}  # numbers begin anew with each client
+        self._forgotten: set[tuple[paho.Client, int]] = set()
         self._client: paho.Client | None = None
         self._supervisor = threading.Thread(target=self._supervise, name=f"mqtt-{client_id}", daemon=True)
 
@@ -87,7 +88,10 @@ class Connection:
             self._state.wait_for(lambda: self._ready or self._final_refusal.is_set(), self._deadline_seconds)
             if self._ready:
                 return self
+        refused = self._final_refusal.is_set()
         self.close()
+        if refused:
+            raise BrokerUnreachableError(f"{self.address} refuses this client", got=self._refusal, hint="look at user, password and rights")
         what = f"no connection to {self.address} within {self._deadline_seconds:g} s"
         raise BrokerUnreachableError(what, got=self._refusal, hint="is the broker running, and is its URL right?")
 
@@ -144,6 +148,7 @@ class Connection:
                 lambda: key in acknowledged or not self._ready or self._client is not client, max(0.0, deadline - time.monotonic())
             )
             if not answered:
+                self._forgotten.add(key)  # an answer that comes later must not answer another message
                 raise DeadlineError(f"{self.address} did not acknowledge a message", expected="an answer before the deadline")
             return acknowledged.pop(key, None)
 
@@ -182,6 +187,7 @@ class Connection:
         with self._state:
             self._client = client
             self._acknowledged.clear()
+            self._forgotten.clear()
         self._refusal_may_be_the_version = True
         client.loop_start()
         with self._state:
@@ -253,20 +259,23 @@ class Connection:
     def _on_publish(self, client: paho.Client, data: Any, number: int, code: Any, properties: Any) -> None:
         """Note the broker's answer to a message."""
         with self._state:
+            if (client, number) in self._forgotten:
+                self._forgotten.discard((client, number))
+                return
             self._acknowledged[client, number] = code.value
             self._state.notify_all()
 
     def _note_ready(self) -> None:
         """Wake those who wait for a connection."""
         with self._state:
-            self._ready = True
+            self._ready = self._was_ever_ready = True
             self._state.notify_all()
 
     def _note_refusal(self, code: Any) -> None:
-        """Keep a refusal for the error message; one about rights will not change by trying again."""
+        """Keep a refusal for the error message; at the beginning, one about rights will not change by trying again."""
         with self._state:
             self._refusal = f"{code} (0x{code.value:02x})"
-            if code.value in NOT_AUTHORISED:
+            if code.value in NOT_AUTHORISED and not self._was_ever_ready:
                 self._final_refusal.set()
             self._down.set()
             self._state.notify_all()

@@ -1,7 +1,8 @@
 """The operators that a graph in a bundle may use: plain arithmetic on tensors of the default domain.
 
-No Loop, Scan or If (a few bytes of them can run for ever), nothing that builds tensors of a size chosen by data
-(ConstantOfShape, Range), no random numbers, no custom domain.
+No Loop, Scan or If (a few bytes of them can run for ever), nothing whose whole purpose is to build tensors of a size
+chosen by data (ConstantOfShape, Range; Expand and Reshape stay, for exported graphs need them, so the signature remains
+the first defence), no random numbers, no custom domain.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Layout: 8 bytes little-endian header length, JSON header {name: {dtype, shape, data_offsets}}, raw little-endian data.
 Stricter than the format: duplicate names, gaps, empty tensors, trailing bytes and, unless asked otherwise, numbers that
-are not finite or absurdly large are refused, all of it before a tensor is allocated.
+are not finite or absurdly large are refused, sizes and shapes before any tensor is allocated.
 """
 
 from __future__ import annotations

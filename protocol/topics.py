@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from protocol.errors import InputError
 
 ROOT = "fedtailor/v1"
+COORDINATOR = "coordinator"  # the sender that is no device
 NAME = re.compile(r"[a-z0-9-]{1,64}")
 
 
@@ -17,8 +18,10 @@ def check_name(kind: str, name: str) -> str:
     Raises:
         InputError: It may not.
     """
-    if not NAME.fullmatch(name):
-        raise InputError(f"the {kind} cannot be part of a topic", expected="1 to 64 of a-z, 0-9 and -", got=repr(name[:80]))
+    if not NAME.fullmatch(name) or name == COORDINATOR:
+        raise InputError(
+            f"the {kind} cannot be part of a topic", expected="1 to 64 of a-z, 0-9 and -, and not coordinator", got=repr(name[:80])
+        )
     return name
 
 

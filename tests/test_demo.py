@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,24 @@ def test_the_digits_demo_gains_over_seeds(tmp_path: Path) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     reports = [demo("--seed", seed, "--out", tmp_path / str(seed)) for seed in (0, 1)]
     assert sum(report["tailored_zacc"] - report["fedavg_zacc"] for report in reports) > 0
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the children of a process, and theirs."""
+    found = {int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()}
+    return found.union(*(descendants(child) for child in found))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "fedtailor", "demo", "--rounds", "400", "--out", str(tmp_path / "demo")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        children: set[int] = set()
+        while not children and time.monotonic() < deadline:
+            time.sleep(0.2)
+            children = descendants(process.pid)
+        assert children
+        process.send_signal(number)
+        assert process.wait(20) != 0
+    assert not any(Path(f"/proc/{child}").exists() for child in children)

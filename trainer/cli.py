@@ -20,7 +20,7 @@ from trainer.data.datasets import load_dataset
 from trainer.data.presets import preset_for
 from trainer.engine.base import RoundResult
 from trainer.methods.base import MethodSettings, State
-from trainer.methods.registry import METHODS, method_settings, settings_as_values
+from trainer.methods.registry import METHODS, merged, method_settings, settings_as_values
 from trainer.runs import Run, RunConfig, environment
 from trainer.simulation import Federation, task_of
 
@@ -71,7 +71,7 @@ def _prepare(request: TrainRequest) -> tuple[Run, Federation]:
     """Return a new run folder and the federation it will hold."""
     dataset = load_dataset(request.data)
     preset = preset_for(dataset.name)
-    values = {**preset.methods.get(request.method, {}), **_parse_assignments(request.assignments)}
+    values = merged(preset.methods.get(request.method, {}), _parse_assignments(request.assignments))
     settings = method_settings(request.method, values)
     torch.set_num_threads(request.threads or _suitable_threads(dataset, settings))
     federation = Federation(settings, dataset, participants=request.participants, new_devices=request.new_devices, seed=request.seed)
@@ -128,6 +128,8 @@ def _parse_assignments(assignments: tuple[str, ...]) -> dict[str, Any]:
             values[name] = json.loads(text)
         except ValueError:
             values[name] = text
+        except RecursionError as error:
+            raise InputError(f"the value of {name} is nested too deeply") from error
     return values
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from trainer.methods.checks import check_at_least
+
 BIAS_SCALE = 0.05
 
 
@@ -36,6 +38,11 @@ class HypernetworkSize:
     chunk_size: int = 1024
     chunk_embedding: int = 8
     hidden: int = 24
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot work."""
+        for name in ("chunk_size", "chunk_embedding", "hidden"):
+            check_at_least(f"hypernetwork.{name}", getattr(self, name), 1)
 
 
 class ChunkedHypernetwork(nn.Module):

@@ -92,8 +92,11 @@ class Run:
             split = SplitSettings(**values.pop("split"))
             task = values.pop("task")
             shape, classes = tuple(task.pop("sample_shape")), tuple(task.pop("classes"))
-            return cls(path, RunConfig(split=split, task=Task(sample_shape=shape, classes=classes, **task), **values))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            config = RunConfig(split=split, task=Task(sample_shape=shape, classes=classes, **task), **values)
+            if type(config.rounds) is not int or not isinstance(config.settings, dict):
+                raise TypeError("rounds or settings of the wrong type")
+            return cls(path, config)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             hint = "pass a folder that `fedtailor train` made"
             raise RunFolderError(f"{path} is not a run folder", got=f"{type(error).__name__}: {error}", hint=hint) from error
 

@@ -15,10 +15,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainer.methods.base import Batch, Context, LocalStep, Metrics, State
 
-Signature = tuple[tuple[str, torch.Size, torch.dtype], ...]
+TraceKey = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
-def signature(state: State, batch: Batch) -> Signature:
+def trace_key(state: State, batch: Batch) -> TraceKey:
     """Return what a trace depends on: names, shapes and dtypes of state and batch."""
     return tuple((name, tensor.shape, tensor.dtype) for tensors in (state, batch) for name, tensor in sorted(tensors.items()))
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from export.demo.commands import Commands
 from export.demo.exchange import exchange_prototypes, exchanging
-from export.demo.plan import DemoPlan
+from export.demo.plan import SERVER_KEYS, DemoPlan
 from export.demo.report import class_mix, print_report
 from export.demo.tailoring import tailor_all
 from export.demo.training import export_bundle, hand_out_data, make_keys, train
@@ -40,19 +40,19 @@ def demo(data: str, seed: int, rounds: int | None, broker: str | None, out: Path
     root = out or Path("runs") / f"demo-{datetime.now().astimezone():%Y%m%d-%H%M%S-%f}"
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise InputError("the demo's folder is not empty", got=str(root), hint="name another with --out")
-    report = run_demo(DemoPlan(data, seed, rounds, broker, root), Console(stderr=True))
+    with Commands(COMMAND_TIMEOUT_SECONDS) as commands:
+        report = run_demo(DemoPlan(data, seed, rounds, broker, root), commands, Console(stderr=True))
     if as_json:
         click.echo(json.dumps(report))
     else:
         print_report(Console(), report)
 
 
-def run_demo(plan: DemoPlan, console: Console) -> dict[str, Any]:
+def run_demo(plan: DemoPlan, commands: Commands, console: Console) -> dict[str, Any]:
     """Run the whole demo and return its report; progress goes to the console."""
-    commands = Commands(COMMAND_TIMEOUT_SECONDS)
     fedavg, ours = (train(plan, commands, method) for method in ("fedavg", "hyperfedzero"))
     data, answers = hand_out_data(plan)
-    names = ["release", "coordinator", *exchanging(data), *(device.device for device in data.new_devices)]
+    names = [*SERVER_KEYS, *exchanging(data), *(device.device for device in data.new_devices)]
     columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         make_keys(plan, commands, names)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import FrameType, TracebackType
 from typing import Any
 
 from protocol.errors import DeadlineError, FedtailorError
@@ -34,7 +36,7 @@ class CommandFailedError(FedtailorError):
 
 @dataclass(frozen=True)
 class Commands:
-    """Starts commands.
+    """Starts commands inside a ``with`` block, at whose end none of them is left.
 
     Attributes:
         timeout_seconds: How long one command may take.
@@ -43,6 +45,16 @@ class Commands:
 
     timeout_seconds: float
     shown: list[str] = field(default_factory=list)
+    _started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __enter__(self) -> Commands:
+        """Turn SIGTERM into an ordinary end, so that what was started ends too."""
+        signal.signal(signal.SIGTERM, _end_on_signal)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End every command that still runs."""
+        stop(self._started)
 
     def start(self, *words: object, quiet: bool = True) -> subprocess.Popen[str]:
         """Start ``fedtailor WORDS`` and return the process; its standard output is a pipe."""
@@ -50,7 +62,9 @@ class Commands:
         self.shown.append("fedtailor " + " ".join(arguments))
         errors = subprocess.PIPE if quiet else None
         command = [sys.executable, "-m", "fedtailor", *arguments]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+        self._started.append(process)
+        return process
 
     def run(self, *words: object, quiet: bool = True) -> str:
         """Run ``fedtailor WORDS`` to its end and return its standard output.
@@ -59,8 +73,7 @@ class Commands:
             CommandFailedError: It ended with another exit code than 0.
             DeadlineError: It took too long.
         """
-        with self.start(*words, quiet=quiet) as process:
-            return self.finish(process)
+        return self.finish(self.start(*words, quiet=quiet))
 
     def finish(self, process: subprocess.Popen[str]) -> str:
         """Wait for a started command and return its standard output.
@@ -78,6 +91,11 @@ class Commands:
         if process.returncode != 0:
             raise CommandFailedError(name, process.returncode, output or errors or "")
         return output
+
+
+def _end_on_signal(number: int, _: FrameType | None) -> None:
+    """Leave through every ``with`` block."""
+    sys.exit(128 + number)
 
 
 def _words(process: subprocess.Popen[str]) -> Sequence[str]:

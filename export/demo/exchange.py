@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from export.demo.commands import Commands, last_json, stop
+from export.demo.commands import Commands, last_json
 from export.demo.plan import EXCHANGING_PARTICIPANTS, FEDERATION, DemoPlan
 from protocol.broker import EmbeddedBroker
 from trainer.data.federation import FederatedData
@@ -24,14 +23,12 @@ def exchanging(data: FederatedData) -> list[str]:
 def exchange_prototypes(plan: DemoPlan, commands: Commands, data: FederatedData, done: Callable[[], None]) -> dict[str, dict[str, Any]]:
     """Run the exchange over the plan's broker, or the embedded one, and return each device's report by id."""
     participants, new_devices = exchanging(data), [device.device for device in data.new_devices]
-    with _broker_url(plan) as url, _running() as started:
+    with _broker_url(plan) as url:
         coordinator = commands.start(*_coordinator_words(plan, url, participants, len(participants) + len(new_devices)))
-        started.append(coordinator)
         reports: dict[str, dict[str, Any]] = {}
         groups = [participants, *(new_devices[at : at + AT_ONCE] for at in range(0, len(new_devices), AT_ONCE))]
         for group in groups:  # participants are all needed at once; new devices may come when they like
             processes = {name: commands.start(*_device_words(plan, url, name)) for name in group}
-            started.extend(processes.values())
             for name, process in processes.items():
                 reports[name] = last_json(commands.finish(process))
                 done()
@@ -48,7 +45,7 @@ def _coordinator_words(plan: DemoPlan, url: str, participants: list[str], report
         "--trusted",
         plan.public_key("release"),
         "--registry",
-        plan.root / "keys",
+        plan.registry,
         "--state",
         plan.root / "coordinator",
     ]
@@ -72,13 +69,3 @@ def _broker_url(plan: DemoPlan) -> Iterator[str]:
         return
     with EmbeddedBroker() as broker:
         yield broker.url
-
-
-@contextmanager
-def _running() -> Iterator[list[subprocess.Popen[str]]]:
-    """Give a list for started processes, and end those that still run when the block is left."""
-    started: list[subprocess.Popen[str]] = []
-    try:
-        yield started
-    finally:
-        stop(started)

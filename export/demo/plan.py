@@ -7,6 +7,7 @@ from pathlib import Path
 
 EXCHANGING_PARTICIPANTS = 3
 FEDERATION = "demo"
+SERVER_KEYS = ("release", "coordinator")
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,19 @@ class DemoPlan:
         """Return a device's folder."""
         return self.root / "devices" / name
 
+    @property
+    def registry(self) -> Path:
+        """Return the folder of the devices' keys."""
+        return self.root / "keys" / "devices"
+
+    def key_folder(self, name: str) -> Path:
+        """Return where the keys of a name lie; those of devices lie apart."""
+        return self.root / "keys" if name in SERVER_KEYS else self.registry
+
     def private_key(self, name: str) -> Path:
         """Return the private key file of a name."""
-        return self.root / "keys" / f"{name}.key"
+        return self.key_folder(name) / f"{name}.key"
 
     def public_key(self, name: str) -> Path:
         """Return the public key file of a name."""
-        return self.root / "keys" / f"{name}.pub"
+        return self.key_folder(name) / f"{name}.pub"

@@ -15,7 +15,7 @@ from trainer.runs import Run
 def make_keys(plan: DemoPlan, commands: Commands, names: list[str]) -> None:
     """Make one key pair for each name."""
     for name in names:
-        commands.run("keys", "new", name, "--out", plan.root / "keys", "--json")
+        commands.run("keys", "new", name, "--out", plan.key_folder(name), "--json")
 
 
 def train(plan: DemoPlan, commands: Commands, method: str) -> dict[str, Any]:

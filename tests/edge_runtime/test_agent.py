@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,18 @@ import pytest
 
 from edge_runtime import Bundle
 from edge_runtime import agent as agent_module
-from edge_runtime.agent import COORDINATOR, Agent, DeviceIdentity, feature_dimension, require_exchange, subscriptions
+from edge_runtime.agent import Agent, DeviceIdentity, require_exchange, subscriptions
 from protocol.envelope import Address, Envelope, Expectation, seal, unseal
 from protocol.errors import BundleError, DeadlineError, InputError, NotAllowedError
 from protocol.keys import PrivateKey
 from protocol.messages import EvaluationReport, GlobalPrototypes, Message, PrototypeUpdate, Receipt
 from protocol.mqtt import Received
+from protocol.topics import COORDINATOR
 from tests.edge_runtime.tiny import Scope, write_tiny
 
 DEVICE_KEY = PrivateKey.generate()
 IDENTITY = DeviceIdentity("demo", "pi-1", DEVICE_KEY, boot=4)
-REPORT = EvaluationReport(10, 0.5, None)
+REPORT = EvaluationReport(0, 10, 0.5, None)
 Answer = Callable[["FakeConnection", Envelope], None]
 
 
@@ -52,12 +54,16 @@ class FakeConnection:
 
 
 def accept(connection: FakeConnection, envelope: Envelope) -> None:
-    connection.reply(Receipt(envelope.header.boot, envelope.header.sequence, accepted=True, reason=""))
+    connection.reply(receipt_of(envelope))
+
+
+def receipt_of(envelope: Envelope) -> Receipt:
+    return Receipt(envelope.header.sender, envelope.header.boot, envelope.header.sequence, accepted=True, reason="")
 
 
 def prototypes(round_number: int = 0, dimension: int = 5) -> GlobalPrototypes:
     means = np.arange(2 * dimension, dtype=np.float32).reshape(2, dimension)
-    return GlobalPrototypes(round_number, np.array([2, 0]), means, np.array([30, 10]), ("pi-1", "pi-2"))
+    return GlobalPrototypes(round_number, np.array([2, 0]), means, np.array([30, 10]), 2)
 
 
 @pytest.fixture
@@ -117,7 +123,7 @@ def test_each_message_has_a_sequence_of_its_own(make_agent: Make) -> None:
 
 def test_a_refusal_is_told_with_its_reason(make_agent: Make) -> None:
     def refuse(connection: FakeConnection, envelope: Envelope) -> None:
-        connection.reply(Receipt(envelope.header.boot, envelope.header.sequence, accepted=False, reason="the round is closed"))
+        connection.reply(replace(receipt_of(envelope), accepted=False, reason="the round is closed"))
 
     with pytest.raises(NotAllowedError, match="the round is closed"):
         make_agent(refuse)[0].send(REPORT)
@@ -131,30 +137,34 @@ def test_no_receipt_ends_at_the_deadline(make_agent: Make) -> None:
 
 
 def wrong_sequence(connection: FakeConnection, envelope: Envelope) -> None:
-    connection.reply(Receipt(envelope.header.boot, envelope.header.sequence + 1, accepted=True, reason=""))
+    connection.reply(replace(receipt_of(envelope), sequence=envelope.header.sequence + 1))
 
 
 def wrong_boot(connection: FakeConnection, envelope: Envelope) -> None:
-    connection.reply(Receipt(envelope.header.boot - 1, envelope.header.sequence, accepted=True, reason=""))
+    connection.reply(replace(receipt_of(envelope), boot=envelope.header.boot - 1))
 
 
 def wrong_key(connection: FakeConnection, envelope: Envelope) -> None:
-    connection.reply(Receipt(envelope.header.boot, envelope.header.sequence, accepted=True, reason=""), key=PrivateKey.generate())
+    connection.reply(receipt_of(envelope), key=PrivateKey.generate())
 
 
 def wrong_sender(connection: FakeConnection, envelope: Envelope) -> None:
-    connection.reply(Receipt(envelope.header.boot, envelope.header.sequence, accepted=True, reason=""), sender="pi-2")
+    connection.reply(receipt_of(envelope), sender="pi-2")
 
 
 def wrong_bundle(connection: FakeConnection, envelope: Envelope) -> None:
-    connection.reply(Receipt(envelope.header.boot, envelope.header.sequence, accepted=True, reason=""), bundle="0" * 64)
+    connection.reply(receipt_of(envelope), bundle="0" * 64)
+
+
+def wrong_device(connection: FakeConnection, envelope: Envelope) -> None:
+    connection.reply(replace(receipt_of(envelope), device="pi-2"))  # genuine, but another device's
 
 
 def no_message(connection: FakeConnection, envelope: Envelope) -> None:
     connection.inbox.append(Received("fedtailor/v1/demo/devices/pi-1/down", b"noise"))
 
 
-@pytest.mark.parametrize("answer", [wrong_sequence, wrong_boot, wrong_key, wrong_sender, wrong_bundle, no_message])
+@pytest.mark.parametrize("answer", [wrong_device, wrong_sequence, wrong_boot, wrong_key, wrong_sender, wrong_bundle, no_message])
 def test_a_receipt_that_is_not_for_this_message_counts_for_nothing(make_agent: Make, answer: Answer) -> None:
     with pytest.raises(DeadlineError):
         make_agent(answer, seconds=0.2)[0].send(REPORT)
@@ -197,7 +207,7 @@ def test_prototypes_of_an_earlier_round_are_refused(make_agent: Make) -> None:
     connection.reply(prototypes(2))
     agent.receive_prototypes()
     assert len(agent.refused) == 1
-    assert "earlier round" in agent.refused[0]
+    assert "another round" in agent.refused[0]
 
 
 def test_the_deadline_names_what_was_refused(make_agent: Make) -> None:
@@ -219,5 +229,5 @@ def test_a_bundle_without_coordinator_or_features_cannot_exchange(
 
 def test_a_device_hears_its_own_topic_and_the_global_prototypes(bundle: Bundle) -> None:
     require_exchange(bundle)
-    assert feature_dimension(bundle) == 5
+    assert bundle.manifest.feature_dimension() == 5
     assert subscriptions("demo", "pi-1") == ("fedtailor/v1/demo/devices/pi-1/down", "fedtailor/v1/demo/all/prototypes")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_runtime import Bundle, Classifier
-from edge_runtime.classifier import RECORD_NAME, WEIGHTS_NAME
+from edge_runtime.classifier import RECORD_NAME
 from edge_runtime.personalizer import TailoredWeights
 from protocol.errors import BundleError, InputError, NumericalError, SampleShapeError
 from protocol.keys import PrivateKey
@@ -16,6 +16,11 @@ from protocol.tensors import decode_tensors
 from tests.edge_runtime.tiny import CLASSES, Scope, embed, logits, raw_samples, write_tiny
 
 SUPPORT = raw_samples(40, seed=1)
+
+
+def weights_file(folder: Path) -> Path:
+    (path,) = folder.glob("personal-*.safetensors")
+    return path
 
 
 @pytest.fixture(params=["device", "sample"])
@@ -88,7 +93,7 @@ def test_what_is_saved_is_weights_embedding_and_origin(bundle: Bundle, tmp_path:
     record = json.loads((tmp_path / RECORD_NAME).read_bytes())
     assert record["bundle_digest"] == bundle.digest
     assert record["support_size"] == 40
-    tensors = decode_tensors((tmp_path / WEIGHTS_NAME).read_bytes())
+    tensors = decode_tensors(weights_file(tmp_path).read_bytes())
     assert tensors.keys() == {"weight.0.kernel", "weight.0.bias", "embedding"}
     np.testing.assert_allclose(np.asarray(tensors["embedding"], np.float64), embed(SUPPORT).mean(axis=0), atol=1e-6)
 
@@ -102,9 +107,9 @@ def test_a_classifier_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Pat
 
 def test_altered_weights_are_refused(bundle: Bundle, tmp_path: Path) -> None:
     bundle.personalize(SUPPORT).save(tmp_path)
-    content = bytearray((tmp_path / WEIGHTS_NAME).read_bytes())
+    content = bytearray(weights_file(tmp_path).read_bytes())
     content[-1] ^= 1
-    (tmp_path / WEIGHTS_NAME).write_bytes(content)
+    weights_file(tmp_path).write_bytes(content)
     with pytest.raises(InputError, match="altered"):
         Classifier.open(tmp_path)
 

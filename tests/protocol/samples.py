@@ -115,7 +115,7 @@ def messages() -> list[Message]:
     update = prototype_update()
     return [
         update,
-        GlobalPrototypes(1, update.classes, update.means, update.counts, ("device-1", "device-2")),
-        Receipt(3, 14, accepted=False, reason="prototype is of an unknown class"),
-        EvaluationReport(80, 0.75, None),
+        GlobalPrototypes(1, update.classes, update.means, update.counts, 2),
+        Receipt("device-1", 3, 14, accepted=False, reason="prototype is of an unknown class"),
+        EvaluationReport(1, 80, 0.75, None),
     ]

@@ -50,7 +50,7 @@ def signed(head: bytes, body: bytes = b"") -> bytes:
 
 
 def header(**changes: Any) -> bytes:
-    fields = {"boot": 3, "sequence": 14, "accepted": True, "reason": ""}
+    fields = {"device": "device-1", "boot": 3, "sequence": 14, "accepted": True, "reason": ""}
     good = Header("receipt/1", "demo", "device-1", 3, 7, *TIMES, BUNDLE, fields)
     return schema.to_json({**schema.encode(good), **changes})
 

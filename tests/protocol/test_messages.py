@@ -55,7 +55,7 @@ def test_another_dtype_is_refused(name: str, dtype: Any) -> None:
 @pytest.mark.parametrize("fields", [(-1, None, None), (1, 1.5, None), (1, None, -0.1), (1, float("nan"), None)])
 def test_impossible_reports_are_refused(fields: tuple[int, float | None, float | None]) -> None:
     with pytest.raises(MalformedMessageError):
-        EvaluationReport(*fields)
+        EvaluationReport(0, *fields)
 
 
 def test_a_negative_round_is_refused() -> None:
@@ -63,7 +63,7 @@ def test_a_negative_round_is_refused() -> None:
     with pytest.raises(MalformedMessageError, match="round"):
         prototype_update(round=-1)
     with pytest.raises(MalformedMessageError, match="round"):
-        GlobalPrototypes(-1, update.classes, update.means, update.counts, ())
+        GlobalPrototypes(-1, update.classes, update.means, update.counts, 1)
 
 
 def test_good_prototypes_pass() -> None:

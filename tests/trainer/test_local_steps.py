@@ -45,6 +45,14 @@ def make_clients(sizes: tuple[int, ...] = (20, 13, 31)) -> list[Client]:
     return clients
 
 
+@pytest.mark.parametrize("chunk_size", [1, 2, 3])
+def test_the_reported_loss_does_not_depend_on_engine_or_chunks(chunk_size: int) -> None:
+    method = FedAvg(hidden=6, local_steps=3, batch_size=8).bind(TASK, torch.float64)
+    state, clients = method.initial_state(1), make_clients()
+    plain = LoopEngine().run_round(method, state, clients, RoundKey(3, 0)).loss
+    assert CohortEngine(chunk_size).run_round(method, state, clients, RoundKey(3, 0)).loss == pytest.approx(plain, rel=1e-12)
+
+
 def run(settings: MethodSettings, engine: LoopEngine | CohortEngine, dtype: torch.dtype, rounds: int = 5, reverse: bool = False) -> dict:
     method = settings.bind(TASK, dtype)
     state = method.initial_state(1)

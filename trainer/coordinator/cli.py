@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from protocol.broker_address import parse_broker
-from protocol.bundle import VerifiedBundle, open_bundle
-from protocol.errors import BundleError, DeadlineError, NotAllowedError
+from protocol.bundle import open_bundle
+from protocol.errors import NotAllowedError
 from protocol.freshness import next_boot
 from protocol.keys import PrivateKey, PublicKey
-from protocol.topics import Topics
+from protocol.topics import COORDINATOR, Topics
 from trainer.coordinator.prototype_round import PrototypeRound
 from trainer.coordinator.registry import DeviceRegistry
 
@@ -39,7 +39,7 @@ class PrototypesRequest:
     state: Path
     participants: tuple[str, ...]
     round_number: int
-    reports: int
+    reports: int | None
     deadline: float
     as_json: bool
 
@@ -58,7 +58,7 @@ class PrototypesRequest:
 @click.option("--state", type=click.Path(path_type=Path), required=True, help="Folder for what must outlive a restart.")
 @click.option("--participant", "participants", multiple=True, required=True, help="Id of a device whose prototypes count; repeatable.")
 @click.option("--round", "round_number", type=click.IntRange(min=0), default=0, show_default=True, help="Round of the exchange.")
-@click.option("--reports", type=click.IntRange(min=0), default=0, show_default=True, help="Evaluation reports to wait for at the end.")
+@click.option("--reports", type=click.IntRange(min=0), help="Reports to wait for at the end; one a participant when left out.")
 @click.option(
     "--deadline", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for the updates, and again for reports."
 )
@@ -72,13 +72,15 @@ def prototypes(**options: Any) -> None:
         click.echo(json.dumps(content))
         return
     click.echo(f"global prototypes of {content['classes']} classes from {', '.join(content['devices'])}")
-    click.echo(f"{content['reports']} reports, {len(content['refused'])} messages refused")
+    if content["missing"]:
+        click.echo(f"missing: {', '.join(content['missing'])}")
+    click.echo(f"{content['reports']} reports, {content['refused_count']} messages refused")
 
 
 def _exchange(request: PrototypesRequest) -> dict[str, Any]:
     """Run one exchange and return what happened."""
     from protocol.mqtt import Connection
-    from trainer.coordinator.service import COORDINATOR, Coordinator
+    from trainer.coordinator.service import Coordinator
 
     address, topics = parse_broker(request.broker), Topics(request.federation)
     bundle = open_bundle(request.bundle, PublicKey.open(request.trusted))
@@ -88,29 +90,21 @@ def _exchange(request: PrototypesRequest) -> dict[str, Any]:
         raise NotAllowedError("devices with this bundle will not believe this coordinator", got=key.public.fingerprint, hint=hint)
     for device in request.participants:
         registry.key(device)  # a forgotten key is found now and not in the middle of the round
-    exchange = PrototypeRound(request.round_number, request.participants, len(bundle.manifest.classes), _dimension(bundle))
-    with Connection(address, f"{request.federation}-{COORDINATOR}", (topics.any_up,), request.deadline) as connection:
+    awaited = len(request.participants) if request.reports is None else request.reports
+    exchange = PrototypeRound(request.round_number, request.participants, len(bundle.manifest.classes), bundle.manifest.feature_dimension())
+    with Connection(address, f"{request.federation}.{COORDINATOR}", (topics.any_up,), request.deadline) as connection:
         service = Coordinator(connection, topics, exchange, registry, key, next_boot(request.state / "boot"), bundle.digest)
         service.collect(lambda: not exchange.missing, time.monotonic() + request.deadline)
         published = service.publish_prototypes()
-        service.collect(lambda: len(service.reports) >= request.reports, time.monotonic() + request.deadline)
-    if len(service.reports) < request.reports:
-        raise DeadlineError("reports are missing", expected=str(request.reports), got=str(len(service.reports)))
+        service.collect(lambda: len(service.reports) >= awaited, time.monotonic() + request.deadline)
     return {
-        "devices": list(published.devices),
+        "devices": exchange.accepted,
         "missing": exchange.missing,
         "classes": len(published.classes),
         "counts": {bundle.manifest.classes[place]: int(count) for place, count in zip(published.classes, published.counts, strict=True)},
         "reports": len(service.reports),
-        "refused": service.refused,
+        "refused": list(service.refused),
+        "refused_count": service.refused_count,
         "bytes_up": connection.bytes_up,
         "bytes_down": connection.bytes_down,
     }
-
-
-def _dimension(bundle: VerifiedBundle) -> int:
-    """Return the length D of the bundle's features."""
-    graph = bundle.manifest.graphs.get("features")
-    if graph is None:
-        raise BundleError("this bundle has no features for prototypes", expected="an entry point features", hint="export HyperFedZero")
-    return int(graph.outputs[0].shape[1])

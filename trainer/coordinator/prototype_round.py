@@ -33,6 +33,11 @@ class PrototypeRound:
         """Return the expected devices that have not sent an update."""
         return sorted(self.expected - self._accepted.keys())
 
+    @property
+    def accepted(self) -> list[str]:
+        """Return the devices whose updates count."""
+        return sorted(self._accepted)
+
     def accept(self, device: str, update: PrototypeUpdate) -> None:
         """Count a device's update.
 
@@ -58,6 +63,6 @@ class PrototypeRound:
         """
         if not self._accepted:
             raise DeadlineError("no device sent prototypes in time", expected=", ".join(self.missing), hint="start the devices first")
-        devices = sorted(self._accepted)  # the same order of sums whoever came first
+        devices = self.accepted  # the same order of sums whoever came first
         total = reduce(add, (self._accepted[device] for device in devices))
-        return GlobalPrototypes(self.number, total.classes, total.means(), total.counts, tuple(devices))
+        return GlobalPrototypes(self.number, total.classes, total.means(), total.counts, len(devices))

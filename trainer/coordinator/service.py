@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from protocol.envelope import Address, Expectation, seal, unseal
-from protocol.errors import FedtailorError, MessageError, NotAllowedError
+from protocol.errors import FedtailorError, MessageError, NotAllowedError, StaleMessageError, TransportError
 from protocol.freshness import DuplicateMessageError, SequenceGuard
 from protocol.keys import PrivateKey
 from protocol.messages import EvaluationReport, GlobalPrototypes, Message, PrototypeUpdate, Receipt
 from protocol.mqtt import Connection, Received
-from protocol.topics import Topics
+from protocol.topics import COORDINATOR, Topics
 from trainer.coordinator.prototype_round import PrototypeRound
 from trainer.coordinator.registry import DeviceRegistry
 
-COORDINATOR = "coordinator"
 POLL_SECONDS = 0.5
 GLOBAL_LIFETIME_SECONDS = 86_400.0
 REASON_CHARACTERS = 300
+REMEMBERED = 4096
+SHOWN_REFUSALS = 100
 LOGGER = logging.getLogger(__name__)
+Place: TypeAlias = tuple[str, int, int]  # sender, boot counter, sequence
 
 
 @dataclass
@@ -46,10 +50,11 @@ class Coordinator:
     boot: int
     bundle: str
     reports: dict[str, EvaluationReport] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
+    refused: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN_REFUSALS))
+    refused_count: int = 0
     published: GlobalPrototypes | None = None
     _guard: SequenceGuard = field(default_factory=SequenceGuard)
-    _answers: dict[tuple[str, int, int], Receipt] = field(default_factory=dict)
+    _answers: dict[Place, Receipt] = field(default_factory=dict)
     _sequence: int = 0
 
     def collect(self, done: Callable[[], bool], deadline: float) -> None:
@@ -65,9 +70,10 @@ class Coordinator:
         Raises:
             DeadlineError: No device has sent an update.
         """
-        self.published = self.round.result()
-        self._send(self.published, self.topics.prototypes, GLOBAL_LIFETIME_SECONDS, retain=True)
-        return self.published
+        result = self.round.result()
+        self._send(result, self.topics.prototypes, GLOBAL_LIFETIME_SECONDS, retain=True)
+        self.published = result
+        return result
 
     def handle(self, received: Received) -> None:
         """Take one message from the wire; whatever is wrong with it, the coordinator goes on."""
@@ -88,23 +94,43 @@ class Coordinator:
             self._note(error.sentence())
             return
         else:
-            self._answers[place] = self._judge(header.sender, envelope.message, header.boot, header.sequence)
+            self._remember(place, self._judge(place, envelope.message))
         if place in self._answers:
-            self._send(self._answers[place], self.topics.down(header.sender), GLOBAL_LIFETIME_SECONDS)
+            self._answer(place)
 
-    def _judge(self, sender: str, message: Message, boot: int, sequence: int) -> Receipt:
+    def _remember(self, place: Place, receipt: Receipt) -> None:
+        """Keep a receipt for duplicates; the oldest go."""
+        self._answers[place] = receipt
+        if len(self._answers) > REMEMBERED:
+            del self._answers[next(iter(self._answers))]
+
+    def _answer(self, place: Place) -> None:
+        """Send a receipt; if that fails the device sends again and is answered then."""
+        try:
+            self._send(self._answers[place], self.topics.down(place[0]), GLOBAL_LIFETIME_SECONDS)
+        except TransportError as error:
+            LOGGER.warning("no receipt for %s: %s", place[0], error.sentence())
+
+    def _judge(self, place: Place, message: Message) -> Receipt:
         """Count a message or refuse it whole."""
+        sender = place[0]
         try:
             if isinstance(message, PrototypeUpdate):
                 self._accept_update(sender, message)
             elif isinstance(message, EvaluationReport):
-                self.reports[sender] = message
+                self._accept_report(sender, message)
             else:
                 raise MessageError("a coordinator takes no such message", got=message.KIND)
         except FedtailorError as error:
             self._note(f"{sender}: {error.sentence()}")
-            return Receipt(boot, sequence, accepted=False, reason=error.sentence()[:REASON_CHARACTERS])
-        return Receipt(boot, sequence, accepted=True, reason="")
+            return Receipt(*place, accepted=False, reason=error.sentence()[:REASON_CHARACTERS])
+        return Receipt(*place, accepted=True, reason="")
+
+    def _accept_report(self, sender: str, report: EvaluationReport) -> None:
+        """Keep a report of this round."""
+        if report.round != self.round.number:
+            raise StaleMessageError("the report is for another round", expected=str(self.round.number), got=str(report.round))
+        self.reports[sender] = report
 
     def _accept_update(self, sender: str, update: PrototypeUpdate) -> None:
         """Count prototypes while the round is open."""
@@ -123,3 +149,4 @@ class Coordinator:
         """Log a refusal."""
         LOGGER.warning("refused: %s", sentence)
         self.refused.append(sentence)
+        self.refused_count += 1

@@ -36,6 +36,9 @@ class Dataset:
             raise DatasetError(f"{self.name}: labels do not fit the samples", expected=len(self.samples), got=len(self.labels))
         if len(self.labels) == 0:
             raise DatasetError(f"{self.name} holds no sample", expected="at least one labelled sample")
+        if not 2 <= len(self.classes) <= 10_000 or len(set(self.classes)) != len(self.classes) or "" in self.classes:
+            got = f"{len(self.classes)} names, {len(set(self.classes))} different"
+            raise DatasetError(f"{self.name}: classes cannot be told apart", expected="2 to 10000 different names", got=got)
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
             wrong = self.labels[(self.labels < 0) | (self.labels >= len(self.classes))][0]
             raise DatasetError(f"{self.name}: a label is outside the classes", expected=f"0 to {len(self.classes) - 1}", got=int(wrong))

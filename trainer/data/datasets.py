@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.arrays import read_arrays
 from protocol.errors import DatasetError
 from trainer.data.dataset import Dataset
 from trainer.data.idx import read_idx
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+MAXIMUM_CLASSES = 10_000
 FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
 
@@ -87,11 +88,7 @@ def _idx_pair(images: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 def _npz(path: Path) -> Dataset:
     """Return the arrays ``samples`` (N, ...) and ``labels`` (N,) of an .npz file; ``classes`` (C,) names are optional."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DatasetError(f"{path} cannot be read", got=str(error), hint="save it with numpy.savez, without objects") from error
+    found = read_arrays(path, DatasetError)
     missing = {"samples", "labels"} - found.keys()
     if missing:
         raise DatasetError(f"{path} lacks arrays", expected="samples and labels", got=f"only {sorted(found)}")
@@ -100,7 +97,10 @@ def _npz(path: Path) -> Dataset:
         raise DatasetError(f"{path}: labels have the wrong form", expected="(N,) integers", got=f"{labels.shape} {labels.dtype}")
     if samples.dtype not in (np.uint8, np.float32):
         raise DatasetError(f"{path}: samples have the wrong dtype", expected="uint8 or float32", got=str(samples.dtype))
-    names = tuple(str(name) for name in found.get("classes", np.arange(int(labels.max(initial=0)) + 1)))
+    if samples.ndim < 2 or 0 in samples.shape or len(samples) != len(labels):
+        raise DatasetError(f"{path}: samples have the wrong shape", expected=f"({len(labels)}, at least one more axis)", got=samples.shape)
+    last = int(labels.max())
+    names = found["classes"].ravel() if "classes" in found else np.arange(min(last, MAXIMUM_CLASSES) + 1)
     top = 255.0 if samples.dtype == np.uint8 else float(samples.max(initial=1.0))
     low = 0.0 if samples.dtype == np.uint8 else float(samples.min(initial=0.0))
-    return Dataset(path.stem, samples, labels.astype(np.int64), names, low, top)
+    return Dataset(path.stem, samples, labels.astype(np.int64), tuple(map(str, names)), low, top)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,4 +77,4 @@ def collect(clients: Sequence[Client], state: State, losses: Sequence[Tensor]) -
     """Return the result of a round from the ordered clients, their stacked states (M, *shape) and all losses."""
     counts = torch.tensor([len(client.labels) for client in clients])  # (M,)
     updates = Updates(tuple(client.device for client in clients), state, counts)
-    return RoundResult(updates, float(np.mean([float(loss.mean()) for loss in losses])))
+    return RoundResult(updates, float(torch.cat([loss.reshape(-1) for loss in losses]).mean()))

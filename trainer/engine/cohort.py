@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.engine.base import Client, RoundKey, RoundResult, collect, draw_batches, in_device_order
 from trainer.methods.base import Batch, Context, LocalStep, Method, Repeat, State
-from trainer.tracing import Signature, signature, trace_cohort_step
+from trainer.tracing import TraceKey, trace_cohort_step, trace_key
 
 
 class CohortEngine:
@@ -26,7 +26,7 @@ class CohortEngine:
 
     def __init__(self, chunk_size: int = 10) -> None:
         self.chunk_size = chunk_size
-        self._traced: dict[tuple[LocalStep, Signature], LocalStep] = {}
+        self._traced: dict[tuple[LocalStep, TraceKey], LocalStep] = {}
 
     def run_round(self, method: Method, server: State, clients: Sequence[Client], key: RoundKey) -> RoundResult:
         """Return what the clients send up after the method's phases."""
@@ -63,7 +63,7 @@ class CohortEngine:
 
     def _traced_step(self, step: LocalStep, state: State, batch: Batch, context: Context) -> LocalStep:
         """Return the traced step for these shapes, made at the first call."""
-        place = (step, signature(state, batch))
+        place = (step, trace_key(state, batch))
         if place not in self._traced:
             self._traced[place] = trace_cohort_step(step, state, batch, context)
         return self._traced[place]

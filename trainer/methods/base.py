@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from edge_runtime.sampling import BatchPolicy
-from trainer.methods.parts import Part
+from trainer.methods.parts import Part, PartTensor
 
 State: TypeAlias = dict[str, Tensor]
 Batch: TypeAlias = Mapping[str, Tensor]
@@ -40,6 +40,10 @@ class Task:
     minimum: float
     maximum: float
     classes: tuple[str, ...]
+
+    def samples_tensor(self) -> PartTensor:
+        """Return the raw samples as the input of a part."""
+        return PartTensor("samples", self.dtype, ("batch", *self.sample_shape), "raw samples", self.minimum, self.maximum)
 
 
 @dataclass(frozen=True)

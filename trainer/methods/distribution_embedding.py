@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from trainer.methods.checks import check_at_least, check_positive
+
 SMALLEST_POOLED_SIDE = 16
 
 
@@ -36,6 +38,13 @@ class ExtractorSize:
     embedding: int = 16
     temperature: float = 0.5
     pool: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot work."""
+        check_at_least("extractor.hidden", self.hidden, 1)
+        check_at_least("extractor.embedding", self.embedding, 2)
+        check_positive("extractor.temperature", self.temperature)
+        check_at_least("extractor.pool", self.pool, 1)
 
 
 def can_pool(sample_shape: Sequence[int], pool: int) -> bool:

@@ -12,7 +12,9 @@ from torch.func import functional_call
 
 from edge_runtime.sampling import UniformBatches
 from trainer.aggregation import weighted_mean
+from trainer.checkpoints import check_state
 from trainer.methods.base import Batch, Context, Metrics, Predictor, Repeat, State, Task, Updates
+from trainer.methods.checks import check_at_least, check_local_training
 from trainer.methods.parts import Part, PartTensor
 from trainer.models.mlp import MLP, Normalise
 from trainer.optimisation import cross_entropy, sgd_step
@@ -38,6 +40,11 @@ class FedAvg:
     batch_size: int = 64
     clip_norm: float = 5.0
 
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot work."""
+        check_at_least("hidden", self.hidden, 1)
+        check_local_training(self.learning_rate, self.local_steps, self.batch_size, self.clip_norm)
+
     def bind(self, task: Task, dtype: torch.dtype = torch.float32) -> FedAvgMethod:
         """Return the method for this task."""
         return FedAvgMethod(self, task, dtype)
@@ -53,7 +60,12 @@ class FedAvgMethod:
         self.network = self._network()
 
     def _network(self) -> nn.Sequential:
-        """Return normalisation and classifier, freshly drawn."""
+        """Return normalisation and classifier, freshly drawn; the caller's random state is left alone."""
+        with torch.random.fork_rng(devices=[]):
+            return self._draw_network()
+
+    def _draw_network(self) -> nn.Sequential:
+        """Return normalisation and classifier, drawn from torch's random state."""
         classifier = MLP(self.task.sample_shape, [self.settings.hidden], len(self.task.classes))
         return nn.Sequential(Normalise(self.task.minimum, self.task.maximum), classifier).to(self.dtype)
 
@@ -61,7 +73,7 @@ class FedAvgMethod:
         """Return freshly drawn weights."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return {name: tensor.detach() for name, tensor in self._network().named_parameters()}
+            return {name: tensor.detach() for name, tensor in self._draw_network().named_parameters()}
 
     def downlink(self, server: State, device: str) -> State:
         """Return the global weights, the same for every device."""
@@ -95,8 +107,9 @@ class FedAvgMethod:
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return the classifier with its weights as constants."""
         network = self._network()
-        network.load_state_dict(server, strict=False)  # buffers hold the normalisation
-        samples = PartTensor("samples", self.task.dtype, ("batch", *self.task.sample_shape), "raw samples")
+        check_state(dict(network.named_parameters()), server)
+        network.load_state_dict(server, strict=False)  # what is left are buffers, which hold the normalisation
+        samples = self.task.samples_tensor()
         logits = PartTensor("logits", "float32", ("batch", len(self.task.classes)), "class scores before the softmax")
         return (Part("classify", network, (samples,), (logits,), judged_by_label=True),)
 

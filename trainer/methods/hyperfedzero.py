@@ -23,6 +23,7 @@ from edge_runtime.sampling import BatchPolicy, EpisodeBatches, UniformBatches
 from trainer.aggregation import weighted_mean
 from trainer.hypernetwork import HypernetworkSize
 from trainer.methods.base import Batch, Context, Metrics, Predictor, RandomInput, Repeat, State, Task, Updates
+from trainer.methods.checks import check_at_least, check_between, check_local_training, check_positive
 from trainer.methods.distribution_embedding import DistributionExtractor, ExtractorSize, balancing_penalty, embedding_entropy
 from trainer.methods.hyperfedzero_network import (
     Classify,
@@ -33,7 +34,7 @@ from trainer.methods.hyperfedzero_network import (
     HyperFedZeroNetwork,
     Scope,
     Tailored,
-    freeze,
+    load_frozen,
 )
 from trainer.methods.parts import Part, PartTensor
 from trainer.models.mlp import MLP, Normalise
@@ -80,6 +81,15 @@ class HyperFedZero:
     batch_size: int = 64
     clip_norm: float = 5.0
 
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot work."""
+        check_at_least("hidden", self.hidden, 1)
+        check_between("episode_probability", self.episode_probability, 0.0, 1.0)
+        check_positive("episode_concentration", self.episode_concentration)
+        for name in ("balance_weight", "entropy_weight", "label_weight"):
+            check_between(name, getattr(self, name), 0.0, 1e6)
+        check_local_training(self.learning_rate, self.local_steps, self.batch_size, self.clip_norm)
+
     def bind(self, task: Task, dtype: torch.dtype = torch.float32) -> HyperFedZeroMethod:
         """Return the method for this task."""
         return HyperFedZeroMethod(self, task, dtype)
@@ -95,7 +105,12 @@ class HyperFedZeroMethod:
         self.network = self._network()
 
     def _network(self) -> HyperFedZeroNetwork:
-        """Return the networks, freshly drawn."""
+        """Return the networks, freshly drawn; the caller's random state is left alone."""
+        with torch.random.fork_rng(devices=[]):
+            return self._draw_network()
+
+    def _draw_network(self) -> HyperFedZeroNetwork:
+        """Return the networks, drawn from torch's random state."""
         chosen, shape = self.settings, self.task.sample_shape
         extractor = DistributionExtractor(shape, chosen.extractor, chosen.noise)
         classifier = MLP(shape, [chosen.hidden], len(self.task.classes))
@@ -107,7 +122,7 @@ class HyperFedZeroMethod:
         """Return freshly drawn parameters of extractor, noise network, hypernetwork and, for a head, the body."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self._network().federated_parameters()
+            return self._draw_network().federated_parameters()
 
     def downlink(self, server: State, device: str) -> State:
         """Return the global parameters, the same for every device."""
@@ -154,13 +169,13 @@ class HyperFedZeroMethod:
 
     def predictor(self, server: State) -> Predictor:
         """Return the tailoring predictor; of a device it uses unlabelled samples only."""
-        return _TailoringPredictor(freeze(self._network(), server), self.settings.scope)
+        return _TailoringPredictor(load_frozen(self._network(), server), self.settings.scope)
 
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return ``embed``, ``features``, ``generate`` and ``classify``."""
-        network = freeze(self._network(), server)
+        network = load_frozen(self._network(), server)
         classes, embedding = len(self.task.classes), self.settings.extractor.embedding
-        samples = PartTensor("samples", self.task.dtype, ("batch", *self.task.sample_shape), "raw samples")
+        samples = self.task.samples_tensor()
         embeddings = PartTensor("embedding", "float32", ("batch", embedding), "distribution embedding on the simplex")
         features = PartTensor("features", "float32", ("batch", self.settings.extractor.hidden), "features for class prototypes")
         logits = PartTensor("logits", "float32", ("batch", classes), "class scores before the softmax")
@@ -175,7 +190,9 @@ class HyperFedZeroMethod:
     def _weights(self, network: HyperFedZeroNetwork, leading: tuple[str, ...]) -> tuple[PartTensor, ...]:
         """Return the tailored weights as named tensors with these leading axes."""
         targets = network.hypernetwork.targets.items()
-        return tuple(PartTensor(f"weight.{name}", "float32", (*leading, *shape), "tailored classifier weight") for name, shape in targets)
+        return tuple(
+            PartTensor(f"weight.{name}", "float32", (*leading, *shape), "tailored classifier weight", -1.0) for name, shape in targets
+        )
 
     def sizes(self, server: State) -> dict[str, int]:
         """Return the parameters that travel, and those of the classifier as it runs."""

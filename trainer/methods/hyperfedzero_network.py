@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from trainer.checkpoints import check_state
 from trainer.hypernetwork import ChunkedHypernetwork, HypernetworkSize
 from trainer.methods.distribution_embedding import DistributionExtractor
 from trainer.models.mlp import Normalise
@@ -162,10 +163,15 @@ class Classify(nn.Module):
         return self.network.classify_each(named, x) if self.scope == "sample" else self.network.classify(named, x)
 
 
-def freeze(network: HyperFedZeroNetwork, state: dict[str, Tensor]) -> HyperFedZeroNetwork:
-    """Return the network holding this state."""
+def load_frozen(network: HyperFedZeroNetwork, state: dict[str, Tensor]) -> HyperFedZeroNetwork:
+    """Return the network holding exactly this state, no longer trainable.
+
+    Raises:
+        RunFolderError: The state is of another network.
+    """
+    check_state(network.federated_parameters(), state)
+    parameters = dict(network.named_parameters())
     with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if name in state:
-                parameter.copy_(state[name])
+        for name, tensor in state.items():
+            parameters[name].copy_(tensor)
     return network.requires_grad_(False)

@@ -16,12 +16,16 @@ class PartTensor:
         dtype: numpy name of the dtype.
         shape: Sizes; a word is a named axis whose size is free.
         meaning: A few words for the manifest.
+        minimum: Smallest value that an input takes at work; the parity gate draws from there.
+        maximum: Largest such value.
     """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
     meaning: str
+    minimum: float = 0.0
+    maximum: float = 1.0
 
 
 @dataclass(frozen=True)

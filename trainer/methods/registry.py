@@ -30,6 +30,15 @@ def method_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
     return settings
 
 
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with changes put over them, nested settings name by name."""
+    result = dict(values)
+    for name, change in changes.items():
+        before = result.get(name)
+        result[name] = merged(before, change) if isinstance(before, Mapping) and isinstance(change, Mapping) else change
+    return result
+
+
 def settings_as_values(settings: MethodSettings) -> dict[str, Any]:
     """Return every setting as plain values, nested settings as dictionaries."""
     return dataclasses.asdict(typing.cast(Any, settings))
