@@ -30,12 +30,13 @@ class HypernetworkSize:
     """Sizes of a chunked hypernetwork.
 
     Attributes:
-        chunk_size: Weights that one pass writes.
+        chunk_size: Weights that one pass writes. Where it is the fan-in of the first layer, as the default is for images of
+            28 x 28, training is several times faster.
         chunk_embedding: Length of each chunk's embedding.
         hidden: Hidden units.
     """
 
-    chunk_size: int = 1024
+    chunk_size: int = 784
     chunk_embedding: int = 8
     hidden: int = 24
 
@@ -81,14 +82,36 @@ class ChunkedHypernetwork(nn.Module):
 
     def forward(self, condition: Tensor) -> dict[str, Tensor]:
         """Return the named weights (M, *shape), in target order, for conditions (M, E)."""
+        return self.write_weights(self.units(condition))
+
+    def units(self, condition: Tensor) -> list[Tensor]:
+        """Return the scaled hidden units of each group's chunks, (M, chunks of the group, H) each, for conditions (M, E)."""
         per_condition = self.from_condition(condition * self.condition_scale)  # (M, H)
         per_chunk = self.from_chunk(self.chunk_embeddings)  # (K, H)
         hidden = torch.relu(per_condition.unsqueeze(1) + per_chunk) * self.chunk_scale  # (M, K, H)
+        return list(torch.split(hidden, self.group_chunks, dim=1))
+
+    def write_weights(self, units: list[Tensor], without: str | None = None) -> dict[str, Tensor]:
+        """Return the named weights (M, *shape), in target order, that hidden units write; ``without`` names one to leave out."""
         named: dict[str, Tensor] = {}
         # Written group by group: splitting what was written together would copy every weight's gradient once more.
-        for names, units in zip(self.groups.values(), torch.split(hidden, self.group_chunks, dim=1), strict=True):
-            named |= self._take(names, (units @ self.write).flatten(1))
-        return {name: named[name] for name in self.targets}
+        for names, own in zip(self.groups.values(), units, strict=True):
+            if names != [without]:
+                named |= self._take(names, (own @ self.write).flatten(1))
+        return {name: named[name] for name in self.targets if name in named}
+
+    def writes_rows(self, name: str) -> bool:
+        """Tell whether each chunk of a tensor is one of its rows: then the tensor is a product of ``units`` and ``write``."""
+        shape = self.targets.get(name, torch.Size())
+        return len(shape) == 2 and shape[1] == self.write.shape[1] and [name] in self.groups.values()
+
+    def apply_rows(self, name: str, units: list[Tensor], x: Tensor) -> Tensor:
+        """Return x (B, C) times the transpose of a tensor (rows, C) that is written row by row, for one condition (M = 1).
+
+        The tensor itself is never made: (x write^T) units^T costs a fraction of x (units write)^T, forward and backward.
+        """
+        own = units[list(self.groups.values()).index([name])]  # (1, rows, H)
+        return (x @ self.write.T) @ own.squeeze(0).T  # (B, rows)
 
     def _take(self, names: list[str], flat: Tensor) -> dict[str, Tensor]:
         """Return the tensors (M, *shape) of one group from its chunks (M, P and surplus); the surplus is discarded."""

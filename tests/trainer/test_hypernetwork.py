@@ -47,3 +47,17 @@ def test_rows_are_independent() -> None:
     for place, row in enumerate(conditions):
         for name, tensor in network(row.unsqueeze(0)).items():
             torch.testing.assert_close(together[name][place], tensor[0])
+
+
+def test_rows_applied_are_rows_written() -> None:
+    torch.manual_seed(0)
+    targets = {"layers.0.weight": torch.Size([6, 50]), "layers.0.bias": torch.Size([6]), "layers.1.weight": torch.Size([3, 6])}
+    network = ChunkedHypernetwork(targets, 4, HypernetworkSize(50, 3, 5)).double()
+    assert network.writes_rows("layers.0.weight")
+    assert not network.writes_rows("layers.1.weight")
+    assert not ChunkedHypernetwork(targets, 4, HypernetworkSize(49, 3, 5)).writes_rows("layers.0.weight")
+    condition, x = torch.softmax(torch.randn(1, 4, dtype=torch.float64), dim=1), torch.randn(7, 50, dtype=torch.float64)
+    units = network.units(condition)
+    written = network.write_weights(units)["layers.0.weight"][0]
+    torch.testing.assert_close(network.apply_rows("layers.0.weight", units, x), x @ written.T, rtol=0, atol=1e-12)
+    assert list(network.write_weights(units, "layers.0.weight")) == ["layers.0.bias", "layers.1.weight"]

@@ -37,7 +37,7 @@ class ExtractorSize:
     hidden: int = 32
     embedding: int = 16
     temperature: float = 0.5
-    pool: int = 2
+    pool: int = 1
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot work."""

@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 from trainer.checkpoints import check_state
 from trainer.hypernetwork import ChunkedHypernetwork, HypernetworkSize
 from trainer.methods.distribution_embedding import DistributionExtractor
-from trainer.models.mlp import Normalise
+from trainer.models.mlp import FIRST_WEIGHT, MLP, Normalise
 
 EMBEDDING_FLOOR = 1e-6  # keeps the logarithm of an unused dimension finite
 
@@ -98,8 +98,19 @@ class HyperFedZeroNetwork(nn.Module):
         if scope == "sample":
             logits = self.classify_each(self.generate(embeddings), x)  # (B, C)
             return Forward(logits, embeddings, self._label_logits(embeddings))
-        weights = {name: tensor.squeeze(0) for name, tensor in self.generate(embeddings.mean(dim=0, keepdim=True)).items()}
-        return Forward(self.classify(weights, x), embeddings, self._label_logits(embeddings))
+        condition = embeddings.mean(dim=0, keepdim=True)  # (1, E)
+        return Forward(self._classify_under(condition, x), embeddings, self._label_logits(embeddings))
+
+    def _classify_under(self, condition: Tensor, x: Tensor) -> Tensor:
+        """Return logits (B, C) of normalised samples (B, *shape) under the classifier of one condition (1, E)."""
+        units = self.hypernetwork.units(condition)
+        in_rows = isinstance(self.classifier, MLP) and self.hypernetwork.writes_rows(FIRST_WEIGHT)
+        written = self.hypernetwork.write_weights(units, FIRST_WEIGHT if in_rows else None)
+        weights = {name: tensor.squeeze(0) for name, tensor in written.items()}  # (*shape)
+        product = self.hypernetwork.apply_rows(FIRST_WEIGHT, units, x.flatten(1)) if in_rows else None  # (B, units)
+        inputs = (x,) if product is None else (x, product)
+        logits: Tensor = functional_call(self.classifier, weights, inputs)
+        return logits
 
     def _label_logits(self, embeddings: Tensor) -> Tensor | None:
         """Return class scores (B, C) read from the logarithms of single samples' embeddings (B, E)."""

@@ -31,6 +31,9 @@ class Normalise(nn.Module):
         return (x - self.minimum if self.minimum else x) * self.scale  # (B, *shape)
 
 
+FIRST_WEIGHT = "layers.0.weight"
+
+
 class MLP(nn.Module):
     """Fully connected layers with ReLU between them.
 
@@ -45,10 +48,15 @@ class MLP(nn.Module):
         sizes = [math.prod(sample_shape), *hidden, outputs]
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(sizes))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C) from normalised samples (B, *shape)."""
-        x = x.flatten(1)  # (B, D)
-        for layer in self.layers[:-1]:
-            x = torch.relu(layer(x))  # (B, hidden)
-        logits: Tensor = self.layers[-1](x)  # (B, C)
-        return logits
+    def forward(self, x: Tensor, product: Tensor | None = None) -> Tensor:
+        """Return logits (B, C) from normalised samples (B, *shape).
+
+        Args:
+            x: Normalised samples.
+            product: The samples times the first layer's weight, (B, units of that layer), if it was computed elsewhere.
+        """
+        first = self.layers[0]
+        x = first(x.flatten(1)) if product is None else product + first.bias  # (B, units)
+        for layer in self.layers[1:]:
+            x = layer(torch.relu(x))  # (B, units)
+        return x  # (B, C)
