@@ -7,13 +7,14 @@ dtypes it was made with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch.func import vmap
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainer.methods.base import Batch, Context, LocalStep, Metrics, State
+
+RESHAPING = frozenset({"aten.view.default", "aten._unsafe_view.default", "aten.expand.default", "aten.alias.default"})
 
 TraceKey = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
@@ -38,10 +39,28 @@ def trace_cohort_step(step: LocalStep, state: State, batch: Batch, context: Cont
         result: tuple[State, Metrics] = batched(state, batch, context)
         return result
 
-    graph: Callable[[State, Batch, Context], tuple[State, Metrics]] = make_fx(positional)(state, batch, context)
+    graph = make_fx(positional)(state, batch, context)
+    drop_empty_operations(graph)
 
     def run(state: State, batch: Batch, context: Context) -> tuple[State, Metrics]:
         with torch.no_grad():  # the graph holds its own backward pass
-            return graph(state, batch, context)
+            result: tuple[State, Metrics] = graph(state, batch, context)
+            return result
 
     return run
+
+
+def drop_empty_operations(graph: GraphModule) -> None:
+    """Take out views and expansions that leave a shape as it was; vmap leaves hundreds, and each costs a dispatch."""
+    for node in graph.graph.nodes:
+        if str(node.target) in RESHAPING and _shape(node) == _shape(node.args[0]):
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _shape(node: Node) -> torch.Size | None:
+    """Return the shape that tracing saw."""
+    value = node.meta.get("val")
+    return value.shape if isinstance(value, torch.Tensor) else None

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from edge_runtime import Bundle
 from fedtailor import main
+from protocol.errors import ManifestError
 from protocol.keys import PrivateKey
 from tests.edge_runtime.tiny import CLASSES, Scope, raw_samples
 
@@ -109,7 +110,7 @@ def test_run_without_a_broker_ends_at_the_deadline(bundle: Bundle, folder: Path,
 def test_run_refuses_what_could_never_work_before_it_connects(
     bundle_paths: dict[Scope | None, Path], folder: Path, trusted_file: Path
 ) -> None:
-    assert run(*run_words(bundle_paths[None], folder, trusted_file)).exit_code == 20
+    assert run(*run_words(bundle_paths[None], folder, trusted_file)).exit_code == ManifestError.exit_code
     assert run(*run_words(bundle_paths["device"], folder, trusted_file, "http://hub")).exit_code == 10
     assert run(*run_words(bundle_paths["device"], folder, trusted_file)).exit_code == 72  # no key file
 

@@ -16,6 +16,7 @@ from edge_runtime.classifier import Classifier
 from edge_runtime.samples import read_samples
 from protocol.arrays import read_array, read_arrays
 from protocol.errors import InputError
+from protocol.files import write_atomically
 from protocol.manifest import RawInput
 
 RAW = RawInput("uint8", (2, 2), 0, 255, "")
@@ -85,7 +86,7 @@ def test_an_interrupted_save_leaves_the_old_classifier_or_the_new(
     samples = generator.integers(0, 256, (20, *bundle.manifest.raw_input.shape)).astype(np.uint8)
     old, new = bundle.personalize(samples[:3]), bundle.personalize(samples[3:])
     old.save(tmp_path / "mine")
-    real, calls = classifier_module.write_atomically, []
+    real, calls = write_atomically, []
 
     def failing(path: Path, data: bytes) -> None:
         calls.append(path)

@@ -25,13 +25,15 @@ SMALL: dict[str, Any] = {
     "local_steps": 3,
     "batch_size": 8,
     "hypernetwork": HypernetworkSize(16, 3, 7),
+    "noise": True,
 }
 VARIANTS: list[MethodSettings] = [
     FedAvg(hidden=6, local_steps=3, batch_size=8),
     HyperFedZero(**SMALL),
     HyperFedZero(**SMALL, tailored="head"),
     HyperFedZero(**SMALL, scope="sample"),
-    HyperFedZero(**SMALL, balance_weight=0.1, entropy_weight=0.1, noise=False, episode_probability=0.0, label_weight=0.0),
+    HyperFedZero(**{**SMALL, "noise": False}),
+    HyperFedZero(**SMALL, balance_weight=0.1, entropy_weight=0.1, episode_probability=0.0, label_weight=0.0),
 ]
 
 

@@ -48,7 +48,7 @@ class HyperFedZero:
     Attributes:
         hidden: Hidden units of the classifier MLP.
         extractor: Sizes of the extractor.
-        noise: Whether NoisyEmbed draws noise in training.
+        noise: Whether NoisyEmbed draws noise in training; off, because it has not helped ``device`` so far.
         balance_weight: Weight of the balancing penalty.
         entropy_weight: Weight of the entropy term.
         label_weight: Weight of the cross-entropy of labels read from single embeddings; 0 for the paper's loss.
@@ -67,7 +67,7 @@ class HyperFedZero:
 
     hidden: int = 64
     extractor: ExtractorSize = field(default_factory=ExtractorSize)
-    noise: bool = True
+    noise: bool = False
     balance_weight: float = 0.0
     entropy_weight: float = 0.0
     label_weight: float = 0.3

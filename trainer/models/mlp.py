@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,7 @@ class MLP(nn.Module):
             x: Normalised samples.
             product: The samples times the first layer's weight, (B, units of that layer), if it was computed elsewhere.
         """
-        first = self.layers[0]
+        first = cast("nn.Linear", self.layers[0])
         x = first(x.flatten(1)) if product is None else product + first.bias  # (B, units)
         for layer in self.layers[1:]:
             x = layer(torch.relu(x))  # (B, units)
