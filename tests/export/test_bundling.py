@@ -62,6 +62,7 @@ def test_the_device_predicts_what_the_trainer_predicts(release: Release) -> None
         np.testing.assert_array_equal(ours, predict(predictor, device.support, device.query))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [{"scope": "sample"}, {"tailored": "head"}, {"noise": True, "label_weight": 0.0}])
 def test_every_variant_travels_to_the_device(tmp_path: Path, values: dict[str, Any]) -> None:
     made = make_release(tmp_path, **values)

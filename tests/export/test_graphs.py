@@ -66,6 +66,7 @@ def test_no_trace_of_the_developer_is_left() -> None:
         assert re.findall(r"/\w+/|\.py|torch|stack|trainer", str(model)) == []
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bytes(tmp_path: Path) -> None:
     code = (
         "import hashlib, sys; from tests.export.test_graphs import *\n"

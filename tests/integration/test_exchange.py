@@ -109,7 +109,7 @@ def test_prototypes_travel_and_every_device_gets_the_weighted_mean(fleet: Fleet)
 
 
 def test_a_round_closes_without_a_device_that_never_comes(fleet: Fleet) -> None:
-    coordinator = fleet.coordinator("--reports", 2, deadline=12)
+    coordinator = fleet.coordinator("--reports", 2, deadline=8)
     devices = [fleet.device(name) for name in PARTICIPANTS[:2]]
     for process in devices:
         result_of(process)
