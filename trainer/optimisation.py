@@ -23,7 +23,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def clip_factor(gradients: State, maximum: float) -> Tensor:
     """Return the scalar that brings the gradients' joint Euclidean norm down to ``maximum``; 1 if it is below."""
     norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients.values()])
-    return (maximum / (torch.linalg.vector_norm(norms) + 1e-12)).clamp(max=1.0)
+    factor: Tensor = (maximum / (torch.linalg.vector_norm(norms) + 1e-12)).clamp(max=1.0)
+    return factor
 
 
 def sgd_step(loss: Callable[[State], Tensor], state: State, rate: Tensor, clip_norm: float) -> tuple[State, Metrics]:

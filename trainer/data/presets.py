@@ -42,7 +42,12 @@ DIGITS = Preset(
     methods={
         "fedavg": {"hidden": 32},
         # Seven hundred labelled samples do not carry a whole generated network; its head they do.
-        "hyperfedzero": {"hidden": 32, "tailored": "head", "hypernetwork": {"chunk_size": 128, "chunk_embedding": 8, "hidden": 24}},
+        "hyperfedzero": {
+            "hidden": 32,
+            "tailored": "head",
+            "noise": True,
+            "hypernetwork": {"chunk_size": 128, "chunk_embedding": 8, "hidden": 24},
+        },
     },
 )
 REFERENCE = Preset(participants=10, new_devices=10, concentration=0.1, minimum_samples=320, support_size=256, rounds=300, methods={})
