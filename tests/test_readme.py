@@ -33,6 +33,7 @@ def test_the_readme_has_what_this_file_tests() -> None:
     assert kinds.count("python") >= 2
 
 
+@pytest.mark.slow
 def test_every_snippet_runs_in_order(tmp_path: Path) -> None:
     for kind, text in BLOCKS:
         if kind == "python":
