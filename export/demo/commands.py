@@ -48,8 +48,9 @@ class Commands:
     _started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __enter__(self) -> Commands:
-        """Turn SIGTERM into an ordinary end, so that what was started ends too."""
-        signal.signal(signal.SIGTERM, _end_on_signal)
+        """Turn SIGTERM and SIGINT into an ordinary end, so that what was started ends too."""
+        for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: a shell's background job starts with it ignored
+            signal.signal(number, _end_on_signal)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
