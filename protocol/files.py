@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import FedtailorError, InputError
@@ -18,17 +20,8 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
         data: The whole content.
         mode: Permission bits of the file.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with _complete_copy(path, data, mode) as temporary:
+        temporary.replace(path)
     sync_folder(path.parent)
 
 
@@ -37,20 +30,28 @@ def write_new(path: Path, data: bytes, mode: int) -> bool:
 
     Two processes may try at once: one of them wins.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with _complete_copy(path, data, mode) as temporary:
+        try:
+            os.link(temporary, path)  # unlike a rename, this fails when the name is taken
+        except FileExistsError:
+            return False
+    sync_folder(path.parent)
+    return True
+
+
+@contextmanager
+def _complete_copy(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """Give a file beside ``path`` that holds all of the data on disk; the block puts it in place, or it is removed."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.link(temporary, path)  # unlike a rename, this fails when the name is taken
-    except FileExistsError:
-        return False
+        yield Path(name)
     finally:
-        Path(temporary).unlink(missing_ok=True)
-    sync_folder(path.parent)
-    return True
+        Path(name).unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
