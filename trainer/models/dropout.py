@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from protocol.errors import InputError
+
 BYTES = 256
 
 
@@ -42,9 +44,14 @@ def drop(x: Tensor, masks: dict[str, Tensor] | None, dropped: DropoutInput) -> T
         x: Activations, (B, *shape).
         masks: Uniformly random bytes by name, each (B, *shape) uint8; None in evaluation.
         dropped: Which of the masks, and the share that stays.
+
+    Raises:
+        InputError: The share that stays is not in 0..1, or too small for a byte.
     """
-    if masks is None:
-        return x
     threshold = round(BYTES * dropped.keep)
+    if not 1 <= threshold <= BYTES:
+        raise InputError(f"{dropped.name} keeps a wrong share", expected="more than 0, at most 1", got=dropped.keep)
+    if masks is None or threshold == BYTES:  # 256 is no byte: the comparison would wrap around
+        return x
     kept = (masks[dropped.name] < threshold).to(x.dtype)  # (B, *shape)
     return x * (kept * (BYTES / threshold))  # (B, *shape)

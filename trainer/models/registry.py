@@ -32,7 +32,6 @@ BUILDERS: Mapping[str, Builder] = {
     "lenet": LeNet,
     "lenet-s": SmallLeNet,
     "mlp": _mlp,
-    "resnet": ResNet,
     "zenkenet": ZenkeNet,
 }
 MLP_NAME = re.compile(r"mlp((?:-[1-9][0-9]{0,6})+)")
