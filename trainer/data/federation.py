@@ -1,23 +1,27 @@
 """Participants and new devices made from one data set, with the new devices' labels kept apart.
 
 Training and personalization see ``FederatedData``; only the evaluation sees ``Answers``. Every client keeps 80 % of its
-share for training (or as unlabelled support) and 20 % for testing (or as query).
+share for training (or as unlabelled support) and 20 % for testing (or as query). A participant may set the last part of
+its training samples aside for validation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.errors import DatasetError
 from trainer.data.dataset import Dataset
-from trainer.data.partition import IndexArray, dirichlet_partition
+from trainer.data.partitions.base import Cut, IndexArray
+from trainer.data.partitions.registry import PARTITIONS
 
 Samples = NDArray[np.generic]
 Labels = NDArray[np.int64]
 TRAINING_SHARE = 0.8
+HIGHEST_VALIDATION_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,13 @@ class SplitSettings:
     Attributes:
         participants: Clients that take part in training.
         new_devices: Clients held out whole.
-        concentration: Dirichlet parameter of the class mixes.
+        concentration: Dirichlet parameter of the class mixes or sizes.
         minimum_samples: Samples that each client has at least.
         support_size: Unlabelled samples of a new device used for personalization, at most; None for all it has.
         seed: Seed of the cut.
+        partition: Name of the cut, a key of ``PARTITIONS``.
+        classes_per_client: Classes of one client, for the partition ``classes``.
+        validation_share: Share of a participant's training samples that is set aside, 0 to 0.9.
     """
 
     participants: int
@@ -39,17 +46,37 @@ class SplitSettings:
     minimum_samples: int
     support_size: int | None
     seed: int
+    partition: str = "dirichlet"
+    classes_per_client: int = 2
+    validation_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse settings that no data set fits."""
+        if self.partition not in PARTITIONS:
+            raise DatasetError("partition is unknown", expected=" or ".join(PARTITIONS), got=self.partition)
+        bounds = {"participants": 1, "new_devices": 0, "minimum_samples": 0, "classes_per_client": 1, "seed": 0}
+        for name, least in bounds.items():
+            if getattr(self, name) < least:
+                raise DatasetError(f"setting {name} is out of range", expected=f"{least} or more", got=getattr(self, name))
+        if not 0 < self.concentration < np.inf:
+            raise DatasetError("setting concentration is out of range", expected="a positive number", got=self.concentration)
+        if not 0 <= self.validation_share <= HIGHEST_VALIDATION_SHARE:
+            raise DatasetError("setting validation_share is out of range", expected="0 to 0.9", got=self.validation_share)
+        if self.support_size is not None and self.support_size < 1:
+            raise DatasetError("setting support_size is out of range", expected="1 or more, or none for all", got=self.support_size)
 
 
 @dataclass(frozen=True, eq=False)
 class Participant:
-    """A client that takes part: samples (N, *shape) and labels (N,) for training and for testing."""
+    """A client that takes part: samples (N, *shape) and labels (N,) for training, testing and, if asked for, validation."""
 
     device: str
     samples: Samples
     labels: Labels
     test_samples: Samples
     test_labels: Labels
+    validation_samples: Samples = field(default_factory=lambda: np.empty(0, np.uint8))
+    validation_labels: Labels = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +90,15 @@ class NewDevice:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Labels of the new devices' query sets by device id, (Q,) int64 each: for scoring only."""
+    """What the new devices' samples are, by device id.
+
+    Attributes:
+        query_labels: Labels of the query sets, (Q,) int64 each: for scoring only.
+        support_labels: Labels of the support sets, (N,) int64 each: for those methods alone that may use them.
+    """
 
     query_labels: Mapping[str, Labels]
+    support_labels: Mapping[str, Labels] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,25 +113,52 @@ def split_dataset(dataset: Dataset, settings: SplitSettings) -> tuple[FederatedD
     """Return the devices, and apart from them the answers.
 
     Raises:
-        DatasetError: The data set is too small for these settings.
+        DatasetError: The data set is too small for these settings, or lacks what the partition needs.
     """
-    generator = np.random.Generator(np.random.Philox(key=np.uint64(settings.seed), counter=[0, 0, 0, 1]))
-    clients = settings.participants + settings.new_devices
-    shares = dirichlet_partition(dataset.labels, clients, settings.concentration, settings.minimum_samples, generator)
-    cut = [np.split(share, [int(TRAINING_SHARE * len(share))]) for share in map(generator.permutation, shares)]
-    participants = tuple(_participant(dataset, place, *cut[place]) for place in range(settings.participants))
-    held_out = list(enumerate(cut[settings.participants :]))
-    new_devices = tuple(_new_device(dataset, place, first, second, settings.support_size) for place, (first, second) in held_out)
-    answers = Answers({f"new-{place:02d}": dataset.labels[second] for place, (_, second) in held_out})
+    names = _device_names("participant", settings.participants), _device_names("new", settings.new_devices)
+    cut = _cut(dataset, settings, [*names[0], *names[1]])
+    participants = tuple(_participant(dataset, name, *cut[name], settings.validation_share) for name in names[0])
+    support = {name: cut[name][0][: settings.support_size] for name in names[1]}
+    query = {name: cut[name][1] for name in names[1]}
+    new_devices = tuple(NewDevice(name, dataset.samples[support[name]], dataset.samples[query[name]]) for name in names[1])
+    answers = Answers(
+        {name: dataset.labels[places] for name, places in query.items()},
+        {name: dataset.labels[places] for name, places in support.items()},
+    )
     return FederatedData(participants, new_devices), answers
 
 
-def _participant(dataset: Dataset, place: int, train: IndexArray, test: IndexArray) -> Participant:
+def _device_names(kind: str, count: int) -> list[str]:
+    """Return names whose alphabetical order is the numeric one: at least two digits, more from the 101st device on."""
+    width = max(2, len(str(count - 1)))
+    return [f"{kind}-{place:0{width}d}" for place in range(count)]
+
+
+def _cut(dataset: Dataset, settings: SplitSettings, names: list[str]) -> dict[str, tuple[IndexArray, IndexArray]]:
+    """Return each device's sample positions: for training or as support, and for testing or as query."""
+    generator = np.random.Generator(np.random.Philox(key=np.uint64(settings.seed), counter=[0, 0, 0, 1]))
+    numbers = Cut(len(names), settings.minimum_samples, settings.concentration, settings.classes_per_client)
+    shares = PARTITIONS[settings.partition](dataset, numbers, generator)
+    least = 2 if settings.validation_share == 0 else 3
+    parts = {}
+    for name, share in zip(names, map(generator.permutation, shares), strict=True):
+        if len(share) < least:
+            hint = "raise minimum_samples, or lower the number of devices"
+            raise DatasetError(f"{name} would have too few samples", expected=f"at least {least}", got=len(share), hint=hint)
+        parts[name] = share[: int(TRAINING_SHARE * len(share))], share[int(TRAINING_SHARE * len(share)) :]
+    return parts
+
+
+def _participant(dataset: Dataset, name: str, first: IndexArray, test: IndexArray, validation_share: float) -> Participant:
     """Return one participant from its sample positions."""
-    name = f"participant-{place:02d}"
-    return Participant(name, dataset.samples[train], dataset.labels[train], dataset.samples[test], dataset.labels[test])
-
-
-def _new_device(dataset: Dataset, place: int, first: IndexArray, second: IndexArray, support_size: int | None) -> NewDevice:
-    """Return one new device from its sample positions."""
-    return NewDevice(f"new-{place:02d}", dataset.samples[first[:support_size]], dataset.samples[second])
+    aside = max(1, int(validation_share * len(first))) if validation_share > 0 else 0
+    train, validation = first[: len(first) - aside], first[len(first) - aside :]
+    return Participant(
+        name,
+        dataset.samples[train],
+        dataset.labels[train],
+        dataset.samples[test],
+        dataset.labels[test],
+        dataset.samples[validation],
+        dataset.labels[validation],
+    )

@@ -1,4 +1,4 @@
-"""Loaders on tiny files of the true format, and the cut into devices."""
+"""Loaders on tiny files of the true format."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.errors import DatasetError
 from trainer.data import datasets
-from trainer.data.dataset import Dataset
 from trainer.data.datasets import load_dataset
-from trainer.data.federation import SplitSettings, split_dataset
 from trainer.data.idx import read_idx
-from trainer.data.partition import dirichlet_partition
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -118,35 +113,3 @@ def test_digits_are_raw() -> None:
     assert dataset.samples.shape == (1797, 8, 8)
     assert dataset.samples.dtype == np.uint8
     assert dataset.samples.max() == 16
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    clients=st.integers(1, 12),
-    concentration=st.sampled_from([0.01, 0.1, 1.0, 100.0]),
-    minimum=st.integers(0, 10),
-)
-def test_a_cut_covers_everything_once_and_meets_the_minimum(seed: int, clients: int, concentration: float, minimum: int) -> None:
-    generator = np.random.default_rng(seed)
-    labels = generator.integers(0, 4, 130)
-    shares = dirichlet_partition(labels, clients, concentration, minimum, generator)
-    assert len(shares) == clients
-    np.testing.assert_array_equal(np.sort(np.concatenate(shares)), np.arange(130))
-    assert min(len(share) for share in shares) >= minimum
-
-
-def test_an_impossible_minimum_is_refused() -> None:
-    with pytest.raises(DatasetError, match="too few samples"):
-        dirichlet_partition(np.zeros(10, np.int64), 4, 1.0, 3, np.random.default_rng(0))
-
-
-def test_new_devices_carry_no_labels_and_support_is_bounded() -> None:
-    generator = np.random.default_rng(0)
-    samples = np.arange(400, dtype=np.uint8).reshape(200, 2)
-    dataset = Dataset("made", samples, generator.integers(0, 3, 200), ("a", "b", "c"), 0, 255)
-    data, answers = split_dataset(dataset, SplitSettings(2, 3, 0.5, 20, 8, seed=1))
-    assert all(len(device.support) <= 8 for device in data.new_devices)
-    assert set(answers.query_labels) == {device.device for device in data.new_devices}
-    assert not any(hasattr(device, "labels") for device in data.new_devices)
-    again, _ = split_dataset(dataset, SplitSettings(2, 3, 0.5, 20, 8, seed=1))
-    np.testing.assert_array_equal(data.participants[0].samples, again.participants[0].samples)

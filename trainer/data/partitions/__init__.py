@@ -1,0 +1,1 @@
+"""Ways of cutting a data set into clients, one a file."""
