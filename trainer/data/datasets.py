@@ -1,106 +1,86 @@
-"""Loaders by name or path: scikit-learn's digits, Fashion-MNIST, a folder of IDX files, an ``.npz`` file."""
+"""Loading a data set by name, path or function.
+
+A source is ``digits``, ``fashion-mnist``, ``module:function``, or a path: ``[kind:]path[?option=value&...]``. The kind of a
+path is guessed from its name and content unless it is given. A path that does not exist is looked for in the folder
+that the environment variable FEDTAILOR_DATA names.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from protocol.arrays import read_arrays
 from protocol.errors import DatasetError
 from trainer.data.dataset import Dataset
-from trainer.data.idx import read_idx
+from trainer.data.sources.base import SourceKind
+from trainer.data.sources.idx_folder import names_idx_set
+from trainer.data.sources.options import split_options
+from trainer.data.sources.own_function import ACCEPTS, is_function, load_function
+from trainer.data.sources.registry import KINDS, NAMED
 
-DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
-MAXIMUM_CLASSES = 10_000
-FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+FUNCTION = "function"
 
 
 def load_dataset(source: str) -> Dataset:
     """Return the data set that ``source`` names.
 
     Args:
-        source: ``digits``, ``fashion-mnist``, a folder with IDX files, or an ``.npz`` file with ``samples`` and ``labels``.
+        source: ``digits``, ``fashion-mnist``, ``module:function``, or ``[kind:]path[?option=value]``.
 
     Raises:
         DatasetError: It is absent or corrupt; the message says which file and what to do.
+        MissingExtraError: A library that only this kind of source needs is not installed.
     """
-    if source == "digits":
-        return _digits()
-    if source == "fashion-mnist":
-        return _fashion_mnist()
-    path = Path(source)
-    if path.is_dir():
-        return _idx_folder(path, path.name, None)
-    if path.suffix == ".npz" and path.is_file():
-        return _npz(path)
-    raise DatasetError(
-        "data set not found", expected="digits, fashion-mnist, a folder of IDX files, or an .npz file", got=source, hint="check the path"
-    )
+    if source in NAMED:
+        return NAMED[source]()
+    prefix, colon, rest = source.partition(":")
+    if colon and prefix == FUNCTION:
+        return load_function(rest)
+    if colon and prefix in KINDS:
+        return _load(KINDS[prefix], rest)
+    if is_function(source) and _existing(source) is None:
+        return load_function(source)
+    return _load(None, source)
 
 
-def _digits() -> Dataset:
-    """Return the 1,797 handwritten digits that scikit-learn carries: (N, 8, 8) uint8, 0 to 16."""
-    from sklearn.datasets import load_digits  # takes seconds to import, and only the digits need it
-
-    digits = load_digits()
-    return Dataset("digits", digits.images.astype(np.uint8), digits.target.astype(np.int64), tuple("0123456789"), 0.0, 16.0)
+def accepted() -> str:
+    """Return every kind of source in one line, for messages and help."""
+    return "; ".join([" or ".join(NAMED), *(f"{kind.accepts} ({kind.name}:PATH)" for kind in KINDS.values()), ACCEPTS])
 
 
-def _fashion_mnist() -> Dataset:
-    """Return Fashion-MNIST, train and test merged: (70000, 28, 28) uint8, 0 to 255."""
-    own = Path(os.environ.get("FEDTAILOR_DATA", "data")) / "fashion-mnist"
-    for folder in (own, DEBIAN_FASHION_MNIST):
-        if folder.is_dir():
-            return _idx_folder(folder, "fashion-mnist", FASHION_CLASSES)
-    raise DatasetError(
-        "Fashion-MNIST is not on this machine",
-        expected=f"its four IDX files in {own} or {DEBIAN_FASHION_MNIST}",
-        hint="install Debian's package (apt-get install dataset-fashion-mnist), or pass the folder that holds the files: --data FOLDER",
-    )
+def _load(kind: SourceKind | None, text: str) -> Dataset:
+    """Load a path, perhaps followed by options, as the given kind or as the one it looks like."""
+    text, options, given = split_options(text)
+    path = _existing(text)
+    if path is None:
+        raise DatasetError("data set not found", expected=kind.accepts if kind else accepted(), got=text or "''", hint="check the path")
+    try:
+        kind = kind or _guess(path)
+        if given - kind.options:
+            expected = " or ".join(sorted(kind.options)) or "none"
+            raise DatasetError(f"a source of kind {kind.name} takes other options", expected=expected, got=", ".join(sorted(given)))
+        return kind.load(path, options)
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read", got=str(error), hint="check its permissions") from error
 
 
-def _idx_folder(folder: Path, name: str, classes: tuple[str, ...] | None) -> Dataset:
-    """Return all images and labels of an IDX folder, train and test merged."""
-    images = sorted(path for path in folder.iterdir() if "-images-idx" in path.name)
-    if not images:
-        names = "train-images-idx3-ubyte[.gz] and train-labels-idx1-ubyte[.gz]"
-        raise DatasetError(f"{folder} holds no IDX images", expected=names, hint="pass the folder that holds the files")
-    samples, labels = zip(*(_idx_pair(path) for path in images), strict=True)
-    merged = np.concatenate(labels).astype(np.int64)
-    known = classes if classes is not None else tuple(str(index) for index in range(int(merged.max(initial=0)) + 1))
-    return Dataset(name, np.concatenate(samples), merged, known, 0.0, 255.0)
+def _existing(text: str) -> Path | None:
+    """Return where a path lies, as given or below FEDTAILOR_DATA, or None."""
+    if not text.strip():
+        return None
+    for path in (Path(text), Path(os.environ.get("FEDTAILOR_DATA", "data")) / text):
+        try:
+            if path.exists() or names_idx_set(path):
+                return path
+        except (OSError, ValueError):  # a name that is too long, or with a zero byte
+            continue
+    return None
 
 
-def _idx_pair(images: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return one file of images and the labels that belong to it."""
-    stem = images.name.split("-images-idx")[0]
-    matches = sorted(images.parent.glob(f"{stem}-labels-idx*"))
-    if not matches:
-        raise DatasetError(f"labels of {images} are missing", expected=f"{stem}-labels-idx1-ubyte[.gz] beside it")
-    samples, labels = read_idx(images), read_idx(matches[0])
-    if labels.ndim != 1 or len(labels) != len(samples):
-        raise DatasetError(f"{matches[0]} does not fit {images.name}", expected=f"({len(samples)},) labels", got=str(labels.shape))
-    return samples, labels
-
-
-def _npz(path: Path) -> Dataset:
-    """Return the arrays ``samples`` (N, ...) and ``labels`` (N,) of an .npz file; ``classes`` (C,) names are optional."""
-    found = read_arrays(path, DatasetError)
-    missing = {"samples", "labels"} - found.keys()
-    if missing:
-        raise DatasetError(f"{path} lacks arrays", expected="samples and labels", got=f"only {sorted(found)}")
-    samples, labels = found["samples"], found["labels"]
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise DatasetError(f"{path}: labels have the wrong form", expected="(N,) integers", got=f"{labels.shape} {labels.dtype}")
-    if samples.dtype not in (np.uint8, np.float32):
-        raise DatasetError(f"{path}: samples have the wrong dtype", expected="uint8 or float32", got=str(samples.dtype))
-    if samples.ndim < 2 or 0 in samples.shape or len(samples) != len(labels):
-        raise DatasetError(f"{path}: samples have the wrong shape", expected=f"({len(labels)}, at least one more axis)", got=samples.shape)
-    last = int(labels.max())
-    names = found["classes"].ravel() if "classes" in found else np.arange(min(last, MAXIMUM_CLASSES) + 1)
-    top = 255.0 if samples.dtype == np.uint8 else float(samples.max(initial=1.0))
-    low = 0.0 if samples.dtype == np.uint8 else float(samples.min(initial=0.0))
-    return Dataset(path.stem, samples, labels.astype(np.int64), tuple(map(str, names)), low, top)
+def _guess(path: Path) -> SourceKind:
+    """Return the kind that a path looks like."""
+    kind = next((kind for kind in KINDS.values() if kind.recognises(path)), None)
+    if kind is None:
+        hint = "pass the folder that holds the files themselves, or name the kind: --data KIND:PATH"
+        raise DatasetError(f"{path} is no data set that is known here", expected=accepted(), hint=hint)
+    return kind

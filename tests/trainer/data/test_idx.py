@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from protocol.errors import DatasetError
-from trainer.data import datasets
 from trainer.data.datasets import load_dataset
-from trainer.data.idx import read_idx
+from trainer.data.sources import idx_folder
+from trainer.data.sources.idx_file import read_idx
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -67,7 +67,7 @@ def test_a_truncated_gzip_is_named(tmp_path: Path) -> None:
 
 
 def test_absent_fashion_mnist_says_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "nothing")
+    monkeypatch.setattr(idx_folder, "DEBIAN_FASHION_MNIST", tmp_path / "nothing")
     monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path))
     with pytest.raises(DatasetError, match=r"apt-get install dataset-fashion-mnist.*--data FOLDER"):
         load_dataset("fashion-mnist")

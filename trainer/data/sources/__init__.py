@@ -1,0 +1,1 @@
+"""Where data sets come from, one kind of source a file."""
