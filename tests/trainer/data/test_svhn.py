@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.io import savemat  # type: ignore[import-untyped] # scipy ships no types
+from scipy.io import savemat
 
 from protocol.errors import DatasetError
 from trainer.data.datasets import load_dataset
