@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 IndexArray = NDArray[np.int64]
 
+PADDING = -1  # the position of a sample that is not there
+
 
 @dataclass(frozen=True)
 class DrawKey:
@@ -66,8 +68,11 @@ class BatchPolicy(Protocol):
     def batch_size(self) -> int:
         """Samples in each batch."""
 
+    def steps(self, samples: int) -> int:
+        """Return the steps that a device with so many samples takes where no number is fixed."""
+
     def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> IndexArray:
-        """Return sample positions, (steps, B) int64, each in 0..N-1."""
+        """Return sample positions, (steps, B) int64, each in 0..N-1, or ``PADDING`` where a batch is shorter than B."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,10 @@ class UniformBatches:
     """Every sample equally likely, with replacement."""
 
     batch_size: int = 64
+
+    def steps(self, samples: int) -> int:
+        """Return the steps of one pass, rounded up."""
+        return -(-samples // self.batch_size)
 
     def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> IndexArray:
         """Return sample positions, (steps, B) int64."""
@@ -98,6 +107,10 @@ class EpisodeBatches:
     probability: float = 0.7
     concentration: float = 0.2
 
+    def steps(self, samples: int) -> int:
+        """Return the steps of one pass, rounded up."""
+        return -(-samples // self.batch_size)
+
     def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> IndexArray:
         """Return sample positions, (steps, B) int64."""
         uniform = UniformBatches(self.batch_size).draw(key, index, steps)  # (S, B)
@@ -118,6 +131,39 @@ class EpisodeBatches:
         return places
 
 
+@dataclass(frozen=True)
+class EpochBatches:
+    """Whole passes over the data in random order, without replacement; the last batch of a pass may be shorter.
+
+    Attributes:
+        batch_size: Samples in each batch.
+        epochs: Passes.
+    """
+
+    batch_size: int = 10
+    epochs: int = 1
+
+    def steps(self, samples: int) -> int:
+        """Return the steps of all passes."""
+        return self.epochs * -(-samples // self.batch_size)
+
+    def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> IndexArray:
+        """Return sample positions, (steps, B) int64, padded with ``PADDING``."""
+        samples, stream = len(index), key.stream("epoch")
+        per_pass = -(-samples // self.batch_size)
+        passes = -(-steps // per_pass)
+        padded = np.full((passes, per_pass * self.batch_size), PADDING)  # (P, S*B)
+        for row in padded:
+            row[:samples] = stream.permutation(samples)
+        return padded.reshape(-1, self.batch_size)[:steps]
+
+
 def normal_inputs(key: DrawKey, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return standard normal numbers for a step's random input, ``shape`` float32, steps first."""
     return key.stream(f"normal:{name}").standard_normal(shape, dtype=np.float32)
+
+
+def byte_inputs(key: DrawKey, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return uniform bytes for a step's random input, ``shape`` uint8, steps first."""
+    size = int(np.prod(shape))
+    return np.frombuffer(bytearray(key.stream(f"bytes:{name}").bytes(size)), np.uint8).reshape(shape)

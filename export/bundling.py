@@ -16,7 +16,7 @@ from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
 from protocol.manifest import FORMAT, GraphSpec, Manifest, MethodEntry, Personalization, RawInput, TensorSpec
 from protocol.onnx_graph import inspect_graph
-from trainer.methods.base import Repeat, Task
+from trainer.methods.base import Once, Phase, Task
 from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.parts import Part, PartTensor
 from trainer.methods.registry import method_settings
@@ -166,8 +166,11 @@ def _personalization(run: Run, settings: object) -> Personalization | None:
     return Personalization(settings.scope, size, settings.extractor.embedding, settings.tailored)
 
 
-def _phase(phase: Repeat) -> dict[str, Any]:
+def _phase(phase: Phase) -> dict[str, Any]:
     """Return a phase as plain data, which an agent can follow without the method's code."""
+    if isinstance(phase, Once):
+        return {"once": phase.step_name}
     policy = {"policy": type(phase.draw).__name__, **vars(phase.draw)}
-    random_inputs = {each.name: list(each.shape) for each in phase.random_inputs}
-    return {"repeat": phase.step_name, "count": phase.count, "draw": policy, "normal_inputs": random_inputs}
+    inputs = {kind: {each.name: list(each.shape) for each in phase.random_inputs if each.kind == kind} for kind in ("normal", "bytes")}
+    named = {f"{kind}_inputs": own for kind, own in inputs.items() if own or kind == "normal"}
+    return {"repeat": phase.step_name, "count": phase.count, "draw": policy, **named}

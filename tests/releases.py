@@ -11,10 +11,11 @@ from protocol.keys import PrivateKey
 from trainer.data.datasets import load_dataset
 from trainer.data.federation import Answers, FederatedData, split_dataset
 from trainer.data.presets import DIGITS
+from trainer.experiments import Experiment
 from trainer.methods.base import MethodSettings
 from trainer.methods.registry import method_settings, settings_as_values
-from trainer.runs import Run, RunConfig, environment
-from trainer.simulation import Federation
+from trainer.runs import Run
+from trainer.training import Training
 
 ROUNDS = 3
 
@@ -51,10 +52,7 @@ def make_release(root: Path, **values: object) -> Release:
 
 def train_run(folder: Path, method: str, settings: MethodSettings, seed: int = 0) -> Run:
     """Train a few rounds on the digits into a run folder."""
-    federation = Federation(settings, load_dataset("digits"), seed=seed)
-    config = RunConfig(method, settings_as_values(settings), "digits", federation.split, federation.task, ROUNDS, seed, environment())
-    run = Run.create(folder, config)
-    fitted = federation.fit(ROUNDS)
-    run.save_checkpoint(fitted.state, ROUNDS)
-    run.save_evaluation(fitted.evaluate(), fitted.method.sizes(fitted.state), fitted.seconds)
-    return run
+    experiment = Experiment(data="digits", rounds=ROUNDS, engine="cohort", methods={method: settings_as_values(settings)})
+    training = Training.start(experiment, method, seed, folder)
+    training.finish()
+    return training.run

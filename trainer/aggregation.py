@@ -14,11 +14,13 @@ def weighted_mean(updates: Updates) -> State:
     first.
     """
     weights = updates.sample_counts.to(torch.float64)  # (M,)
-    weights = weights / weights.sum()
-    mean = {}
-    for name, stacked in updates.state.items():
-        total = torch.zeros(stacked.shape[1:], dtype=torch.float64, device=stacked.device)
-        for weight, tensor in zip(weights, stacked, strict=True):
-            total += weight * tensor
-        mean[name] = total.to(stacked.dtype)
-    return mean
+    shares = (weights / weights.sum()).tolist()
+    totals = {name: torch.zeros(tensor.shape[1:], dtype=torch.float64, device=tensor.device) for name, tensor in updates.chunks[0].items()}
+    place = 0
+    for chunk in updates.chunks:
+        size = len(next(iter(chunk.values())))
+        for name, stacked in chunk.items():
+            for share, tensor in zip(shares[place : place + size], stacked, strict=True):
+                totals[name].add_(tensor, alpha=share)
+        place += size
+    return {name: total.to(updates.chunks[0][name].dtype) for name, total in totals.items()}

@@ -2,122 +2,103 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import os
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from protocol.errors import InputError
-from trainer.data.dataset import Dataset
-from trainer.data.datasets import load_dataset
-from trainer.data.presets import preset_for
-from trainer.engine.base import RoundResult
-from trainer.methods.base import MethodSettings, State
-from trainer.methods.registry import METHODS, merged, method_settings, settings_as_values
-from trainer.runs import Run, RunConfig, environment
-from trainer.simulation import Federation, task_of
+from trainer.data.partitions.registry import PARTITIONS
+from trainer.experiments import Experiment, load_experiment
+from trainer.methods.registry import METHODS, merged
+from trainer.progress import round_progress
+from trainer.runs import Run
+from trainer.training import ENGINES, Training
 
-SMALL_MODEL_WEIGHTS = 20_000
+SPLIT_OPTIONS = ("participants", "new_devices", "partition", "concentration", "classes_per_client", "minimum_samples", "validation_share")
 
 
-@dataclass(frozen=True)
-class TrainRequest:
-    """What the command line asks for; each field is the option of the same name."""
+def experiment_options(command: Any) -> Any:
+    """Add the options that describe an experiment to a command; left-out ones keep the configuration's or preset's value."""
+    options = (
+        click.option("--config", type=click.Path(path_type=Path), help="A TOML file that describes the experiment; options override it."),
+        click.option("--data", help="digits, fashion-mnist, a folder, a file, or module:function (see docs/data.md)."),
+        click.option("--rounds", type=click.IntRange(min=1), help="Rounds of training; the data set's preset when left out."),
+        click.option("--participants", type=click.IntRange(min=1, max=100_000), help="Clients that take part; preset when left out."),
+        click.option("--new-devices", type=click.IntRange(min=1, max=100_000), help="Clients held out whole; preset when left out."),
+        click.option("--partition", type=click.Choice(list(PARTITIONS)), help="How data become devices; dirichlet when left out."),
+        click.option("--concentration", type=click.FloatRange(min=0, min_open=True), help="Dirichlet parameter of the class mixes."),
+        click.option("--classes-per-client", type=click.IntRange(min=1), help="For the partition by classes."),
+        click.option("--minimum-samples", type=click.IntRange(min=0), help="Samples that each device has at least."),
+        click.option("--validation-share", type=click.FloatRange(0, 0.9), help="Share of participants' training data set aside."),
+        click.option(
+            "--fraction", type=click.FloatRange(0, 1, min_open=True), help="Share of the participants in each round; all of them."
+        ),
+        click.option("--model", help="Classifier: mlp-64, lenet, resnet20, ... or module:factory (see docs/models.md)."),
+        click.option("--backbone", help="Frozen network in front: module:factory or an ONNX file; methods then work on its features."),
+        click.option("--engine", type=click.Choice(ENGINES), help="How local steps run; auto times them and picks."),
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Where tensors live; auto takes a GPU if there is one."),
+        click.option("--threads", type=click.IntRange(min=1), help="Threads of torch; 1 for small models, else all cores."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
-    method: str
-    data: str
-    rounds: int | None
-    seed: int
-    participants: int | None
-    new_devices: int | None
-    assignments: tuple[str, ...]
-    out: Path | None
-    as_json: bool
-    quiet: bool
-    threads: int | None
+
+def experiment_from(options: Mapping[str, Any]) -> Experiment:
+    """Return the experiment of a command's options, over its configuration file if it names one."""
+    base = load_experiment(options["config"]) if options.get("config") else Experiment()
+    given = {name: value for name, value in options.items() if value is not None and name != "config"}
+    split = dict(base.split) | {name: given.pop(name) for name in SPLIT_OPTIONS if name in given}
+    fields = {field.name for field in dataclasses.fields(Experiment)}
+    return dataclasses.replace(base, split=split, **{name: value for name, value in given.items() if name in fields})
 
 
 @click.command(epilog="Example: fedtailor train hyperfedzero --data fashion-mnist --rounds 300 --seed 0 --out runs/first")
-@click.argument("method", type=click.Choice(list(METHODS)))
-@click.option("--data", default="digits", show_default=True, help="digits, fashion-mnist, a folder of IDX files, or an .npz file.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of training; the data set's preset when left out.")
+@click.argument("method", type=click.Choice(list(METHODS)), required=False)
+@experiment_options
 @click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Seed of everything random.")
-@click.option("--participants", type=click.IntRange(min=1, max=1000), help="Clients that take part; preset when left out.")
-@click.option("--new-devices", type=click.IntRange(min=1, max=1000), help="Clients held out whole; preset when left out.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting of the method, VALUE as JSON; repeatable.")
+@click.option("--checkpoint-every", type=click.IntRange(min=1), help="Rounds between two checkpoints; 25 when left out.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Carry an interrupted run on, to the same result; takes no other choice.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder; runs/METHOD-XXXX when left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of torch; 1 for small models and all cores for others when left out.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def train(**options: Any) -> None:
     """Train METHOD and evaluate its last round."""
-    request = TrainRequest(**options)
-    run, federation = _prepare(request)
-    content = _train_with_progress(federation, run, quiet=request.quiet)
-    if request.as_json:
-        click.echo(json.dumps({"run": str(run.path), "method": request.method, **content}))
+    training = _prepare(options)
+    config = training.run.config
+    with round_progress(config.method, config.rounds, quiet=options["quiet"]) as observe:
+        content = training.finish(observe)
+    if options["as_json"]:
+        click.echo(json.dumps({"run": str(training.run.path), "method": config.method, **content}))
     else:
-        _print_table(run, content)
+        _print_table(training.run, content)
 
 
-def _prepare(request: TrainRequest) -> tuple[Run, Federation]:
-    """Return a new run folder and the federation it will hold."""
-    dataset = load_dataset(request.data)
-    preset = preset_for(dataset.name)
-    values = merged(preset.methods.get(request.method, {}), _parse_assignments(request.assignments))
-    settings = method_settings(request.method, values)
-    torch.set_num_threads(request.threads or _suitable_threads(dataset, settings))
-    federation = Federation(settings, dataset, participants=request.participants, new_devices=request.new_devices, seed=request.seed)
-    rounds = preset.rounds if request.rounds is None else request.rounds
-    config = RunConfig(
-        method=request.method,
-        settings=settings_as_values(settings),
-        data=request.data,
-        split=federation.split,
-        task=federation.task,
-        rounds=rounds,
-        seed=request.seed,
-        environment=environment(),
-    )
-    return Run.create(request.out or Path("runs") / f"{request.method}-{config.identity()}", config), federation
+def _prepare(options: Mapping[str, Any]) -> Training:
+    """Return a new run, or the one to carry on."""
+    if options["resume"] is not None:
+        if options["method"] is not None or options["out"] is not None or options["assignments"]:
+            raise InputError(
+                "--resume takes no other choice", expected="fedtailor train --resume FOLDER", hint="the folder holds all settings"
+            )
+        return Training.resume(options["resume"])
+    method = options["method"]
+    if method is None:
+        raise InputError("no method was named", expected=" or ".join(METHODS), hint="fedtailor train METHOD, or --resume FOLDER")
+    experiment = experiment_from(options)
+    own = merged(experiment.methods.get(method, {}), parse_assignments(options["assignments"]))
+    experiment = dataclasses.replace(experiment, methods={**experiment.methods, method: own})
+    return Training.start(experiment, method, options["seed"], options["out"])
 
 
-def _suitable_threads(dataset: Dataset, settings: MethodSettings) -> int:
-    """Return 1 for small models, whose operations are too short to share, and the number of usable cores for others."""
-    method = settings.bind(task_of(dataset))
-    weights = method.sizes(method.initial_state(0))["classifier_parameters"]
-    return 1 if weights < SMALL_MODEL_WEIGHTS else len(os.sched_getaffinity(0))
-
-
-def _train_with_progress(federation: Federation, run: Run, *, quiet: bool) -> dict[str, Any]:
-    """Train, write metrics, checkpoint and evaluation into the run folder, and return the evaluation's content."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[loss]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
-        bar = progress.add_task(f"{run.config.method:>12}", total=run.config.rounds, loss="")
-
-        def on_round(number: int, result: RoundResult, _: State) -> None:
-            run.log({"round": number, "loss": result.loss})
-            progress.update(bar, advance=1, loss=f"loss {result.loss:.3f}")
-
-        fitted = federation.fit(run.config.rounds, on_round)
-    run.save_checkpoint(fitted.state, run.config.rounds)
-    return run.save_evaluation(fitted.evaluate(), fitted.method.sizes(fitted.state), fitted.seconds)
-
-
-def _parse_assignments(assignments: tuple[str, ...]) -> dict[str, Any]:
+def parse_assignments(assignments: tuple[str, ...]) -> dict[str, Any]:
     """Return settings from NAME=VALUE words; a value that is no JSON is taken as text."""
     values: dict[str, Any] = {}
     for assignment in assignments:
@@ -136,11 +117,14 @@ def _parse_assignments(assignments: tuple[str, ...]) -> dict[str, Any]:
 def _print_table(run: Run, content: dict[str, Any]) -> None:
     """Print the accuracies of a run."""
     table = Table(title=f"{run.config.method} on {run.config.data}, {run.config.rounds} rounds, seed {run.config.seed}")
-    for heading in ("gACC", "pACC", "zACC", "worst new device", "parameters", "seconds"):
+    for heading in ("", "gACC", "pACC", "zACC", "worst tenth"):
         table.add_column(heading, justify="right")
-    worst = min(content["new_devices"].values())
-    shares = [f"{content[name]:.1%}" for name in ("gacc", "pacc", "zacc")]
-    table.add_row(*shares, f"{worst:.1%}", f"{content['parameters']:,}", f"{content['train_seconds']:.1f}")
+    for name, row in (("as it is", content), ("with label shift corrected", content["shifted"])):
+        table.add_row(name, *(f"{row[key]:.1%}" for key in ("gacc", "pacc", "zacc", "worst_tenth")))
     console = Console()
     console.print(table)
+    sent = (content["bytes_up"] + content["bytes_down"]) / 1e6
+    uses = {"nothing": "nothing", "samples": "unlabelled samples", "labels": "labelled samples and local steps"}[content["new_device_uses"]]
+    console.print(f"{content['parameters']:,} parameters travel, {sent:.1f} MB in all; {content['train_seconds']:.1f} s of training")
+    console.print(f"a new device uses {uses}")
     console.print(f"run folder: {run.path}", soft_wrap=True, highlight=False)

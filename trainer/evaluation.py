@@ -1,32 +1,79 @@
-"""Accuracy of a trained method: gACC, pACC and zACC, each with its spread over devices.
+"""Accuracy of a trained method: gACC, pACC and zACC, each with its spread over devices, with and without label-shift correction.
 
 - gACC: one model on the pooled held-out parts of all clients; the model is tailored to pooled unlabelled samples.
 - pACC: mean accuracy of participants on their own test data.
-- zACC: mean accuracy of new devices, of which nothing but unlabelled support samples is used.
+- zACC: mean accuracy of new devices on their query data, of which nothing is used for personalisation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.data.federation import Answers, FederatedData, Participant
-from trainer.methods.base import Predictor
+from edge_runtime.label_shift import Calibration, corrected, estimate_prior
+from trainer.calibration import CalibrationData, choose
+from trainer.data.federation import Answers, FederatedData, NewDevice, Participant
+from trainer.methods.base import DeviceView, Method, Predictor, State
 
 POOLED_SUPPORT = 256
+ROWS_AT_A_TIME = 4096
+POOLED_DEVICE = "pooled"
+CPU = torch.device("cpu")
+
+Logits = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A method after its last round.
+
+    Attributes:
+        method: The method.
+        server: Server state.
+        private: What each participant kept, by device id.
+        seed: Seed of the run.
+        device: Where tensors live.
+    """
+
+    method: Method
+    server: State
+    private: Mapping[str, State]
+    seed: int
+    device: torch.device = CPU
+
+    def predictor(self, name: str, support: NDArray[np.generic], labels: NDArray[np.int64] | None) -> Predictor:
+        """Return the predictor of a device from its support (N, *shape) and, if the method may see them, its labels (N,)."""
+        on_device = torch.from_numpy(support).to(self.device)
+        known = None if labels is None else torch.from_numpy(labels).to(self.device)
+        return self.method.predictor(self.server, DeviceView(name, on_device, known, self.private.get(name, {}), self.seed))
+
+    def logits(self, predictor: Predictor, samples: NDArray[np.generic]) -> Logits:
+        """Return logits (B, C) of raw samples (B, *shape)."""
+        with torch.no_grad():
+            pieces = [predictor(torch.from_numpy(piece).to(self.device)).cpu().numpy() for piece in _pieces(samples)]
+        return np.concatenate(pieces)
+
+
+def _pieces(samples: NDArray[np.generic]) -> Iterator[NDArray[np.generic]]:
+    """Yield samples a few thousand at a time."""
+    for start in range(0, len(samples), ROWS_AT_A_TIME):
+        yield np.ascontiguousarray(samples[start : start + ROWS_AT_A_TIME])
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Accuracies:
     """Accuracies as shares from 0 to 1.
 
     Attributes:
         gacc: Global accuracy.
         pacc: Mean over participants.
         zacc: Mean over new devices.
+        worst_tenth: Mean over the worst tenth of the new devices, at least one.
+        deviation: Standard deviation over the new devices.
         participants: Accuracy of each participant by device id.
         new_devices: Accuracy of each new device by device id.
     """
@@ -34,51 +81,136 @@ class Evaluation:
     gacc: float
     pacc: float
     zacc: float
+    worst_tenth: float
+    deviation: float
     participants: dict[str, float]
     new_devices: dict[str, float]
 
 
-def predict(predictor: Predictor, support: NDArray[np.generic], query: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Return class indices (Q,) int64 of raw query samples (Q, *shape), given raw unlabelled support (N, *shape)."""
-    with torch.no_grad():
-        logits = predictor.logits(torch.from_numpy(support), torch.from_numpy(query))  # (Q, C)
-    labels: NDArray[np.int64] = logits.argmax(dim=1).numpy()
-    return labels
+@dataclass(frozen=True)
+class Evaluation:
+    """What the last round reached.
+
+    Attributes:
+        plain: As the method stands.
+        shifted: With each device's class prior estimated from its unlabelled samples.
+        calibration: Which training prior that correction assumes: ``uniform``, ``pooled`` or ``fitted``.
+        new_device_uses: What the method reads of a new device: ``nothing``, ``samples`` or ``labels``.
+        confusion: Of all new devices' query samples, [true class][predicted class].
+    """
+
+    plain: Accuracies
+    shifted: Accuracies
+    calibration: str
+    new_device_uses: str
+    confusion: list[list[int]]
 
 
-def evaluate(predictor: Predictor, data: FederatedData, answers: Answers, support_size: int | None, seed: int) -> Evaluation:
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """One device: logits of its support (N, C) and of its held-out samples (B, C), and the labels (B,)."""
+
+    device: str
+    support: Logits
+    held_out: Logits
+    labels: NDArray[np.int64]
+
+    def predictions(self, calibration: Calibration | None) -> NDArray[np.int64]:
+        """Return class indices (B,), corrected by the device's own class prior if there is a calibration."""
+        scores = self.held_out
+        if calibration is not None:
+            scores = corrected(scores, calibration, estimate_prior(self.support, calibration))  # (B, C)
+        found: NDArray[np.int64] = scores.argmax(axis=1)
+        return found
+
+    def accuracy(self, calibration: Calibration | None) -> float:
+        """Return the share of right labels."""
+        return float(np.mean(self.predictions(calibration) == self.labels))
+
+
+def evaluate(
+    trained: Trained, data: FederatedData, answers: Answers, support_size: int | None, correction: tuple[str, ...] = ("uniform", "pooled")
+) -> Evaluation:
     """Return the accuracies of a trained method.
 
     Args:
-        predictor: The method at work.
+        trained: The method at work.
         data: Participants and new devices.
-        answers: Labels of the new devices' query sets.
+        answers: Labels of the new devices; those of the support reach a method only if it declares that it uses labels.
         support_size: Unlabelled samples that a participant is tailored to, at most; None for all.
-        seed: Seed of the draw of the pooled support set.
+        correction: Calibrations that label-shift correction may choose from, on participants' data.
     """
-    participants = {client.device: _participant_accuracy(predictor, client, support_size) for client in data.participants}
-    predictions = {device.device: predict(predictor, device.support, device.query) for device in data.new_devices}
-    new_devices = {name: float(np.mean(labels == answers.query_labels[name])) for name, labels in predictions.items()}
+    sees_labels = trained.method.new_device_uses == "labels"
+    participants = [_score_participant(trained, client, support_size) for client in data.participants]
+    new = [_score_new(trained, device, answers, sees_labels=sees_labels) for device in data.new_devices]
+    pooled = _score_pooled(trained, data, answers)
+    name, calibration = choose([_calibration_data(trained, client, support_size) for client in data.participants], correction)
     return Evaluation(
-        gacc=_global_accuracy(predictor, data, answers, seed),
-        pacc=float(np.mean(list(participants.values()))),
-        zacc=float(np.mean(list(new_devices.values()))),
-        participants=participants,
-        new_devices=new_devices,
+        plain=_accuracies(participants, new, pooled, None),
+        shifted=_accuracies(participants, new, pooled, calibration),
+        calibration=name,
+        new_device_uses=trained.method.new_device_uses,
+        confusion=_confusion(new),
     )
 
 
-def _participant_accuracy(predictor: Predictor, client: Participant, support_size: int | None) -> float:
-    """Return a participant's accuracy on its own test data, tailored to its own training samples."""
-    labels = predict(predictor, client.samples[:support_size], client.test_samples)
-    return float(np.mean(labels == client.test_labels))
+def _accuracies(participants: list[Scored], new: list[Scored], pooled: Scored, calibration: Calibration | None) -> Accuracies:
+    """Return all accuracies, corrected or not."""
+    own = {each.device: each.accuracy(calibration) for each in participants}
+    unseen = {each.device: each.accuracy(calibration) for each in new}
+    values = sorted(unseen.values()) or [float("nan")]
+    return Accuracies(
+        gacc=pooled.accuracy(calibration),
+        pacc=float(np.mean(list(own.values()))),
+        zacc=float(np.mean(values)),
+        worst_tenth=float(np.mean(values[: max(1, len(values) // 10)])),
+        deviation=float(np.std(values)),
+        participants=own,
+        new_devices=unseen,
+    )
 
 
-def _global_accuracy(predictor: Predictor, data: FederatedData, answers: Answers, seed: int) -> float:
-    """Return the accuracy of one model on all held-out parts, tailored to a random pooled support set."""
+def _score_participant(trained: Trained, client: Participant, support_size: int | None) -> Scored:
+    """Return a participant scored on its test data, tailored to its own training samples."""
+    support = client.samples[:support_size]
+    predictor = trained.predictor(client.device, support, client.labels[:support_size])
+    return Scored(client.device, trained.logits(predictor, support), trained.logits(predictor, client.test_samples), client.test_labels)
+
+
+def _calibration_data(trained: Trained, client: Participant, support_size: int | None) -> CalibrationData:
+    """Return a participant's logits for calibration: of its validation samples, or of training samples where it has none."""
+    support = client.samples[:support_size]
+    predictor = trained.predictor(client.device, support, client.labels[:support_size])
+    has_validation = len(client.validation_labels) > 0
+    samples, labels = (client.validation_samples, client.validation_labels) if has_validation else (client.samples, client.labels)
+    classes = trained.logits(predictor, support[:1]).shape[1]
+    counts = np.bincount(client.labels, minlength=classes)
+    return CalibrationData(trained.logits(predictor, support), trained.logits(predictor, samples), labels, counts)
+
+
+def _score_new(trained: Trained, device: NewDevice, answers: Answers, *, sees_labels: bool) -> Scored:
+    """Return a new device scored on its query data."""
+    labels = answers.support_labels[device.device] if sees_labels else None
+    predictor = trained.predictor(device.device, device.support, labels)
+    truth = answers.query_labels[device.device]
+    return Scored(device.device, trained.logits(predictor, device.support), trained.logits(predictor, device.query), truth)
+
+
+def _score_pooled(trained: Trained, data: FederatedData, answers: Answers) -> Scored:
+    """Return one model scored on all held-out parts, tailored to a random pooled support set."""
     unlabelled = np.concatenate([c.samples for c in data.participants] + [d.support for d in data.new_devices])
-    generator = np.random.Generator(np.random.Philox(key=np.uint64(seed), counter=[0, 0, 0, 2]))
+    generator = np.random.Generator(np.random.Philox(key=np.uint64(trained.seed), counter=[0, 0, 0, 2]))
     support = unlabelled[generator.permutation(len(unlabelled))[:POOLED_SUPPORT]]
     query = np.concatenate([c.test_samples for c in data.participants] + [d.query for d in data.new_devices])
     truth = np.concatenate([c.test_labels for c in data.participants] + [answers.query_labels[d.device] for d in data.new_devices])
-    return float(np.mean(predict(predictor, support, query) == truth))
+    predictor = trained.predictor(POOLED_DEVICE, support, None)
+    return Scored(POOLED_DEVICE, trained.logits(predictor, support), trained.logits(predictor, query), truth)
+
+
+def _confusion(new: list[Scored]) -> list[list[int]]:
+    """Return the confusion matrix of the new devices' query samples, (C, C)."""
+    classes = new[0].held_out.shape[1] if new else 0
+    matrix = np.zeros((classes, classes), np.int64)
+    for each in new:
+        np.add.at(matrix, (each.labels, each.predictions(None)), 1)
+    return [list(map(int, row)) for row in matrix]

@@ -10,14 +10,23 @@ from torch.func import grad_and_value
 
 from trainer.methods.base import Metrics, State
 
+FREQUENCY_FLOOR = 0.01  # a class that a batch lacks counts as one sample in a hundred
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy, a scalar, of logits (B, C) and labels (B,).
+
+def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean cross-entropy, a scalar, of logits (B, C) and labels (B,), weighted by ``weights`` (B,) if given.
 
     Written as log-softmax and gather: the exporter translates the fused operator's gradient wrongly.
     """
-    chosen = torch.log_softmax(logits, dim=1).gather(1, labels.unsqueeze(1))  # (B, 1)
-    return -chosen.mean()
+    chosen = torch.log_softmax(logits, dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)  # (B,)
+    return -chosen.mean() if weights is None else -(chosen * weights).sum() / weights.sum()
+
+
+def log_frequencies(labels: Tensor, like: Tensor) -> Tensor:
+    """Return the logarithms of the class frequencies of labels (B,), smoothed, as (C,) in the dtype of ``like`` (B, C)."""
+    classes = torch.arange(like.shape[1], device=labels.device)
+    frequencies = (labels.unsqueeze(1) == classes).to(like.dtype).mean(dim=0)  # (C,)
+    return torch.log(frequencies + FREQUENCY_FLOOR)
 
 
 def clip_factor(gradients: State, maximum: float) -> Tensor:
@@ -34,8 +43,8 @@ def sgd_step(loss: Callable[[State], Tensor], state: State, rate: Tensor, clip_n
         loss: Scalar loss of a state.
         state: Parameters, all of them trained.
         rate: Learning rate, a scalar tensor.
-        clip_norm: Maximum joint norm of the gradients.
+        clip_norm: Maximum joint norm of the gradients; 0 for no clipping.
     """
     gradients, value = grad_and_value(loss)(state)
-    step = rate * clip_factor(gradients, clip_norm)  # one scalar, so that each weight is touched once
+    step = rate * clip_factor(gradients, clip_norm) if clip_norm else rate  # one scalar, so that each weight is touched once
     return {name: tensor - step * gradients[name] for name, tensor in state.items()}, {"loss": value}

@@ -2,8 +2,10 @@
 
 - ``config.json``: method and settings, data, split, rounds, seed, versions, git state
 - ``metrics.jsonl``: one line a round
-- ``checkpoints/round-00300.safetensors``: server state after that many rounds
-- ``evaluation.json``: last-round accuracies, sizes and seconds
+- ``engine.json``: which engine ran, and why
+- ``checkpoints/round-00300.safetensors``: server state and clients' private states after that many rounds
+- ``devices.json``: class counts and embeddings of the devices
+- ``evaluation.json``: last-round accuracies, sizes, bytes and seconds
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import hashlib
 import json
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +29,9 @@ from protocol.tensors import decode_tensors, encode_tensors
 from trainer.data.federation import SplitSettings
 from trainer.evaluation import Evaluation
 from trainer.methods.base import State, Task
+from trainer.simulation import Progress
 
+SERVER, PRIVATE = "server/", "private/"
 RECORDED_PACKAGES = ("fedtailor", "torch", "numpy", "onnx", "onnxscript", "onnxruntime", "scikit-learn")
 
 
@@ -42,6 +47,13 @@ class RunConfig:
         task: What the method knows of the data.
         rounds: Rounds of training.
         seed: Seed of initialisation and draws.
+        fraction: Share of the participants that each round selects.
+        engine: Engine as the user named it.
+        device: Where tensors lived.
+        threads: Threads of torch: sums are split by them, so they are part of a bit-identical result.
+        backbone: Frozen backbone in front of the method, or None.
+        checkpoint_every: Rounds between two checkpoints.
+        correction: Calibrations that label-shift correction may choose from.
         environment: Versions of Python and packages, and the git state, for the record.
     """
 
@@ -53,6 +65,13 @@ class RunConfig:
     rounds: int
     seed: int
     environment: dict[str, str]
+    fraction: float = 1.0
+    engine: str = "auto"
+    device: str = "cpu"
+    threads: int = 1
+    backbone: str | None = None
+    checkpoint_every: int = 25
+    correction: tuple[str, ...] = ("uniform", "pooled")
 
     def identity(self) -> str:
         """Return four hex digits that tell runs with different configurations apart."""
@@ -90,6 +109,7 @@ class Run:
         try:
             values = json.loads((path / "config.json").read_bytes())
             split = SplitSettings(**values.pop("split"))
+            values["correction"] = tuple(values.get("correction", ("uniform", "pooled")))
             task = values.pop("task")
             shape, classes = tuple(task.pop("sample_shape")), tuple(task.pop("classes"))
             config = RunConfig(split=split, task=Task(sample_shape=shape, classes=classes, **task), **values)
@@ -100,15 +120,77 @@ class Run:
             hint = "pass a folder that `fedtailor train` made"
             raise RunFolderError(f"{path} is not a run folder", got=f"{type(error).__name__}: {error}", hint=hint) from error
 
-    def log(self, metrics: dict[str, float]) -> None:
+    def log(self, metrics: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
 
-    def save_checkpoint(self, state: State, rounds: int) -> None:
-        """Write the server state after ``rounds`` rounds."""
-        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
-        write_atomically(self._checkpoint(rounds), encode_tensors(arrays))
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of ``metrics.jsonl``, a last half-written one aside.
+
+        Raises:
+            RunFolderError: A line in the middle cannot be read.
+        """
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+        try:
+            return [json.loads(line) for line in lines[:-1]]
+        except ValueError as error:
+            raise RunFolderError(f"{path} is damaged", got=str(error), hint="restore the file, or train again") from error
+
+    def forget_after(self, rounds: int) -> None:
+        """Drop the metrics of rounds that a resumed run will do again."""
+        kept = [line for line in self.metrics() if line["round"] < rounds]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_atomically(self.path / "metrics.jsonl", text.encode())
+
+    def save_engine(self, name: str, reason: str) -> None:
+        """Write ``engine.json``."""
+        write_atomically(self.path / "engine.json", _json_bytes({"engine": name, "reason": reason}))
+
+    def engine(self) -> tuple[str, str] | None:
+        """Return name and reason of the engine that ran, or None if no round was begun."""
+        path = self.path / "engine.json"
+        if not path.is_file():
+            return None
+        try:
+            content = json.loads(path.read_bytes())
+            return str(content["engine"]), str(content["reason"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{path} is damaged", got=f"{type(error).__name__}: {error}", hint="train again") from error
+
+    def save_checkpoint(self, progress: Progress) -> None:
+        """Write the server state and the private states, whole or not at all."""
+        tensors = {f"{SERVER}{name}": tensor for name, tensor in progress.server.items()}
+        for device, state in progress.private.items():
+            tensors |= {f"{PRIVATE}{device}/{name}": tensor for name, tensor in state.items()}
+        arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
+        write_atomically(self._checkpoint(progress.rounds), encode_tensors(arrays))
+
+    def checkpoint_rounds(self) -> list[int]:
+        """Return after how many rounds there are checkpoints, ascending."""
+        names = [path.stem.removeprefix("round-") for path in (self.path / "checkpoints").glob("round-*.safetensors")]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def progress(self, rounds: int, device: torch.device | None = None) -> Progress:
+        """Return the states after ``rounds`` rounds, on a device.
+
+        Raises:
+            RunFolderError: There is no such checkpoint, or it is damaged.
+        """
+        path = self._checkpoint(rounds)
+        if not path.is_file():
+            raise RunFolderError("the run has no such checkpoint", expected=str(path))
+        arrays = decode_tensors(path.read_bytes(), error=RunFolderError)
+        server: State = {}
+        private: dict[str, State] = {}
+        for name, array in arrays.items():
+            if name.startswith(SERVER):
+                server[name.removeprefix(SERVER)] = torch.from_numpy(array.copy()).to(device)
+                continue
+            client, _, own = name.removeprefix(PRIVATE).partition("/")
+            private.setdefault(client, {})[own] = torch.from_numpy(array.copy()).to(device)
+        return Progress(rounds, server, private)
 
     def final_state(self) -> State:
         """Return the server state after the last round.
@@ -116,17 +198,28 @@ class Run:
         Raises:
             RunFolderError: The run has not ended, or the file is damaged.
         """
-        path = self._checkpoint(self.config.rounds)
-        if not path.is_file():
-            raise RunFolderError("the run has no final checkpoint", expected=str(path), hint="train it to its last round")
-        arrays = decode_tensors(path.read_bytes(), error=RunFolderError)
-        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        if not self._checkpoint(self.config.rounds).is_file():
+            raise RunFolderError("the run has no final checkpoint", got=str(self.path), hint=f"fedtailor train --resume {self.path}")
+        return self.progress(self.config.rounds).server
 
-    def save_evaluation(self, evaluation: Evaluation, sizes: dict[str, int], train_seconds: float) -> dict[str, Any]:
-        """Write ``evaluation.json`` and return what it holds."""
-        content = dataclasses.asdict(evaluation) | sizes | {"train_seconds": train_seconds}
+    def save_evaluation(self, evaluation: Evaluation, costs: Mapping[str, Any]) -> dict[str, Any]:
+        """Write ``evaluation.json`` and return what it holds: sizes, bytes and seconds are ``costs``."""
+        content = dataclasses.asdict(evaluation.plain) | dataclasses.asdict(evaluation) | dict(costs)
+        del content["plain"]  # its fields stand at the top
         write_atomically(self.path / "evaluation.json", _json_bytes(content))
         return content
+
+    def save_devices(self, content: Mapping[str, Any]) -> None:
+        """Write ``devices.json``: class counts and embedding of every device, for the report."""
+        write_atomically(self.path / "devices.json", _json_bytes(dict(content)))
+
+    def devices(self) -> dict[str, Any]:
+        """Return what ``devices.json`` holds.
+
+        Raises:
+            RunFolderError: The run has not ended, or the file is damaged.
+        """
+        return self._read_json("devices.json")
 
     def evaluation(self) -> dict[str, Any]:
         """Return what ``evaluation.json`` holds.
@@ -134,10 +227,14 @@ class Run:
         Raises:
             RunFolderError: The run was not evaluated.
         """
+        return self._read_json("evaluation.json")
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        """Return what one of the files that end a run holds."""
         try:
-            content: dict[str, Any] = json.loads((self.path / "evaluation.json").read_bytes())
+            content: dict[str, Any] = json.loads((self.path / name).read_bytes())
         except (OSError, ValueError) as error:
-            raise RunFolderError(f"{self.path} holds no evaluation", got=str(error), hint="train the run to its end") from error
+            raise RunFolderError(f"{self.path} holds no {name}", got=str(error), hint="train the run to its end") from error
         return content
 
     def _checkpoint(self, rounds: int) -> Path:

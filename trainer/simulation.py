@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from edge_runtime.sampling import ClassIndex
-from protocol.errors import DivergenceError
+from edge_runtime.sampling import ClassIndex, DrawKey
+from protocol.errors import DivergenceError, InputError
 from trainer.data.dataset import Dataset
 from trainer.data.federation import Answers, FederatedData, SplitSettings, split_dataset
 from trainer.data.presets import preset_for
+from trainer.engine.auto import AutoEngine
 from trainer.engine.base import Client, Engine, RoundKey, RoundResult
-from trainer.engine.cohort import CohortEngine
-from trainer.evaluation import Evaluation, evaluate
+from trainer.evaluation import CPU, Evaluation, Trained, evaluate
 from trainer.methods.base import Method, MethodSettings, State, Task
 
-OnRound = Callable[[int, RoundResult, State], None]
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """Where training stands: all that the next round depends on, beside the run's configuration.
+
+    Attributes:
+        rounds: Rounds done.
+        server: Server state.
+        private: What each client keeps, by device id.
+    """
+
+    rounds: int
+    server: State
+    private: Mapping[str, State] = field(default_factory=dict)
+
+
+OnRound = Callable[[RoundResult, Progress], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,21 +44,52 @@ class FittedRun:
 
     Attributes:
         method: The method bound to its task.
-        state: Server state after the last round.
+        progress: Server and private states after the last round.
         data: Participants and new devices.
         seconds: Seconds that training took, data loading and evaluation aside.
     """
 
     method: Method
-    state: State
+    progress: Progress
     data: FederatedData
     seconds: float
     _answers: Answers
     _split: SplitSettings
+    _device: torch.device
 
-    def evaluate(self) -> Evaluation:
-        """Return gACC, pACC and zACC after the last round."""
-        return evaluate(self.method.predictor(self.state), self.data, self._answers, self._split.support_size, self._split.seed)
+    @property
+    def state(self) -> State:
+        """Return the server state after the last round."""
+        return self.progress.server
+
+    @property
+    def trained(self) -> Trained:
+        """Return the method as it can be put to work on devices."""
+        return Trained(self.method, self.progress.server, self.progress.private, self._split.seed, self._device)
+
+    def evaluate(self, correction: tuple[str, ...] = ("uniform", "pooled")) -> Evaluation:
+        """Return gACC, pACC and zACC after the last round, plain and with label-shift correction."""
+        return evaluate(self.trained, self.data, self._answers, self._split.support_size, correction)
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """How rounds are run.
+
+    Attributes:
+        engine: How steps run; when None, one is chosen by timing.
+        fraction: Share of the participants that each round selects.
+        device: Where tensors live.
+    """
+
+    engine: Engine | None = None
+    fraction: float = 1.0
+    device: torch.device = CPU
+
+    def __post_init__(self) -> None:
+        """Refuse a share that selects nobody, or more than there are."""
+        if not 0 < self.fraction <= 1:
+            raise InputError("fraction is out of range", expected="more than 0, at most 1", got=self.fraction)
 
 
 class Federation:
@@ -51,10 +98,10 @@ class Federation:
     Args:
         settings: The method's settings.
         dataset: The data.
-        participants: Clients that take part; the data set's preset when None.
-        new_devices: Clients held out whole; the preset's number when None.
+        participants: Clients that take part; the cut's number when None.
         seed: Seed of the cut, the initialisation and every draw.
-        engine: How steps run; the batched engine when None.
+        split: How the data become devices; the data set's preset when None.
+        execution: How rounds are run; everybody on the CPU when None.
     """
 
     def __init__(
@@ -63,66 +110,103 @@ class Federation:
         dataset: Dataset,
         *,
         participants: int | None = None,
-        new_devices: int | None = None,
         seed: int = 0,
-        engine: Engine | None = None,
+        split: SplitSettings | None = None,
+        execution: Execution | None = None,
     ) -> None:
-        split = default_split(dataset, seed)
-        self.split = replace(
-            split,
-            participants=split.participants if participants is None else participants,
-            new_devices=split.new_devices if new_devices is None else new_devices,
-        )
+        chosen, how = split or default_split(dataset, seed), execution or Execution()
+        self.split = replace(chosen, participants=chosen.participants if participants is None else participants, seed=seed)
         self.task = task_of(dataset)
         self.method = settings.bind(self.task)
-        self.data, self._answers = split_dataset(dataset, self.split)
+        self.data, self.answers = split_dataset(dataset, self.split)
         self.seed = seed
-        self.engine = engine or CohortEngine()
+        self.fraction = how.fraction
+        self.device = how.device
+        self.engine = how.engine or AutoEngine()
+        self.clients = make_clients(self.data, self.device)
 
-    def fit(self, rounds: int, on_round: OnRound | None = None) -> FittedRun:
-        """Train for a number of rounds.
+    def begin(self) -> Progress:
+        """Return the state before the first round: participants enrol, the server draws its weights."""
+        enrolled = {client.device: self.method.enrol(client.samples, client.labels) for client in self.clients}
+        state = self.method.initial_state(self.seed, enrolled)
+        return Progress(0, {name: tensor.to(self.device) for name, tensor in state.items()})
+
+    def fit(self, rounds: int, on_round: OnRound | None = None, start: Progress | None = None) -> FittedRun:
+        """Train until ``rounds`` rounds are done.
 
         Args:
-            rounds: Rounds, all participants in each.
-            on_round: Called after each round with its number, 0-based, its result and the new server state.
+            rounds: Rounds in all.
+            on_round: Called after each round with its result and the new states.
+            start: Where an interrupted run stood; the beginning when None.
 
         Raises:
             DivergenceError: A round's loss or state is not finite.
         """
-        state = self.method.initial_state(self.seed)
-        clients = make_clients(self.data)
+        progress = start or self.begin()
         started = time.perf_counter()
-        for number, result, next_state in train_rounds(self.method, state, clients, self.engine, range(rounds), self.seed):
-            state = next_state
+        for result, after in self.rounds(progress, rounds):
+            progress = after
             if on_round is not None:
-                on_round(number, result, state)
-        return FittedRun(self.method, state, self.data, time.perf_counter() - started, self._answers, self.split)
+                on_round(result, progress)
+        seconds = time.perf_counter() - started
+        return FittedRun(self.method, progress, self.data, seconds, self.answers, self.split, self.device)
+
+    def rounds(self, progress: Progress, until: int) -> Iterator[tuple[RoundResult, Progress]]:
+        """Yield each round's result and the states after it."""
+        for number in range(progress.rounds, until):
+            cohort = select_cohort(self.clients, self.fraction, self.seed, number)
+            result = self.engine.run_round(self.method, progress.server, cohort, RoundKey(self.seed, number), progress.private)
+            server = self.method.aggregate(progress.server, result.updates)
+            check_finite(result, server, number)
+            progress = Progress(number + 1, server, {**progress.private, **result.private})
+            yield result, progress
 
 
-def train_rounds(
-    method: Method, state: State, clients: Sequence[Client], engine: Engine, rounds: range, seed: int
-) -> Iterator[tuple[int, RoundResult, State]]:
-    """Yield each round's number, result and server state."""
-    for number in rounds:
-        result = engine.run_round(method, state, clients, RoundKey(seed, number))
-        state = method.aggregate(state, result.updates)
-        if not np.isfinite(result.loss) or not all(torch.isfinite(tensor).all() for tensor in state.values()):
-            raise DivergenceError(_where_it_diverged(result, number), got=f"loss {result.loss}", hint="lower learning_rate or clip_norm")
-        yield number, result, state
+def select_cohort(clients: Sequence[Client], fraction: float, seed: int, number: int) -> list[Client]:
+    """Return the clients of a round: a random share of them, at least one, the same for the same seed and round."""
+    if fraction >= 1:
+        return list(clients)
+    ordered = sorted(clients, key=lambda client: client.device)
+    chosen = DrawKey(seed, number, "server").stream("cohort").permutation(len(ordered))[: max(1, round(fraction * len(ordered)))]
+    return [ordered[place] for place in sorted(chosen)]
+
+
+def check_finite(result: RoundResult, server: State, number: int) -> None:
+    """Refuse a round whose losses, updates or server state are not finite.
+
+    Raises:
+        DivergenceError: With round, client and what to lower.
+    """
+    if np.isfinite(result.loss) and all(torch.isfinite(tensor).all() for tensor in server.values() if tensor.is_floating_point()):
+        return
+    hint = "lower learning_rate or clip_norm"
+    raise DivergenceError(_where_it_diverged(result, number), got=f"loss {result.loss}", hint=hint)
 
 
 def _where_it_diverged(result: RoundResult, number: int) -> str:
-    """Return the beginning of the sentence that tells round and device."""
-    stacked = result.updates.state.values()
-    finite = torch.stack([torch.isfinite(tensor).flatten(1).all(dim=1) for tensor in stacked]).all(dim=0)  # (M,)
-    devices = [device for device, fine in zip(result.updates.devices, finite.tolist(), strict=True) if not fine]
-    return f"training diverged in round {number}, " + (f"first on {devices[0]}" if devices else "in the mean over devices")
+    """Return the beginning of the sentence that tells round and client."""
+    finite = torch.isfinite(result.losses)  # (M,)
+    for place, device in enumerate(result.updates.devices):
+        if not finite[place] or not _is_finite(result, place):
+            return f"training diverged in round {number}, first on {device}"
+    return f"training diverged in round {number}, in the aggregate"
 
 
-def make_clients(data: FederatedData) -> list[Client]:
-    """Return the participants as the engines want them."""
+def _is_finite(result: RoundResult, place: int) -> bool:
+    """Tell whether all that one client sent is finite."""
+    for chunk in result.updates.chunks:
+        size = len(next(iter(chunk.values())))
+        if place < size:
+            return all(bool(torch.isfinite(tensor[place]).all()) for tensor in chunk.values())
+        place -= size
+    return True
+
+
+def make_clients(data: FederatedData, device: torch.device | None = None) -> list[Client]:
+    """Return the participants as the engines want them, their data on ``device``."""
+    where = device or torch.device("cpu")
     return [
-        Client(each.device, torch.from_numpy(each.samples), torch.from_numpy(each.labels), ClassIndex(each.labels))
+        Client(each.device, torch.from_numpy(each.samples).to(where), torch.from_numpy(each.labels).to(where), ClassIndex(each.labels))
         for each in data.participants
     ]
 

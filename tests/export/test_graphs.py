@@ -30,9 +30,9 @@ from trainer.methods.parts import Part, PartTensor
 
 IMAGES = Task((16, 16), "uint8", 0.0, 255.0, ("a", "b", "c"))
 VECTORS = Task((5,), "float32", -1.0, 1.0, ("a", "b"))
-SMALL: dict[str, Any] = {"hidden": 6, "extractor": ExtractorSize(hidden=5, embedding=4), "hypernetwork": HypernetworkSize(64, 3, 7)}
+SMALL: dict[str, Any] = {"model": "mlp-6", "extractor": ExtractorSize(hidden=5, embedding=4), "hypernetwork": HypernetworkSize(64, 3, 7)}
 VARIANTS: list[tuple[MethodSettings, Task]] = [
-    (FedAvg(hidden=6), IMAGES),
+    (FedAvg(model="mlp-6"), IMAGES),
     (HyperFedZero(**SMALL), IMAGES),
     (HyperFedZero(**SMALL, tailored="head"), IMAGES),
     (HyperFedZero(**SMALL, scope="sample"), IMAGES),

@@ -20,7 +20,7 @@ from trainer.methods.hyperfedzero import HyperFedZero
 
 TASK = Task((4, 4), "uint8", 0.0, 16.0, ("a", "b", "c"))
 SMALL: dict[str, Any] = {
-    "hidden": 6,
+    "model": "mlp-6",
     "extractor": ExtractorSize(hidden=5, embedding=4),
     "local_steps": 3,
     "batch_size": 8,
@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
     "noise": True,
 }
 VARIANTS: list[MethodSettings] = [
-    FedAvg(hidden=6, local_steps=3, batch_size=8),
+    FedAvg(model="mlp-6", local_steps=3, batch_size=8),
     HyperFedZero(**SMALL),
     HyperFedZero(**SMALL, tailored="head"),
     HyperFedZero(**SMALL, scope="sample"),
@@ -49,7 +49,7 @@ def make_clients(sizes: tuple[int, ...] = (20, 13, 31)) -> list[Client]:
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3])
 def test_the_reported_loss_does_not_depend_on_engine_or_chunks(chunk_size: int) -> None:
-    method = FedAvg(hidden=6, local_steps=3, batch_size=8).bind(TASK, torch.float64)
+    method = FedAvg(model="mlp-6", local_steps=3, batch_size=8).bind(TASK, torch.float64)
     state, clients = method.initial_state(1), make_clients()
     plain = LoopEngine().run_round(method, state, clients, RoundKey(3, 0)).loss
     assert CohortEngine(chunk_size).run_round(method, state, clients, RoundKey(3, 0)).loss == pytest.approx(plain, rel=1e-12)

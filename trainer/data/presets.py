@@ -40,10 +40,10 @@ DIGITS = Preset(
     support_size=None,
     rounds=150,
     methods={
-        "fedavg": {"hidden": 32},
+        "fedavg": {"model": "mlp-32"},
         # Seven hundred labelled samples do not carry a whole generated network; its head they do.
         "hyperfedzero": {
-            "hidden": 32,
+            "model": "mlp-32",
             "tailored": "head",
             "noise": True,
             "hypernetwork": {"chunk_size": 128, "chunk_embedding": 8, "hidden": 24},

@@ -6,15 +6,16 @@ draws come from ``edge_runtime.sampling`` and depend only on seed, round and dev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from edge_runtime.sampling import ClassIndex, DrawKey, normal_inputs
-from trainer.methods.base import Batch, Method, Repeat, State, Updates
+from edge_runtime.sampling import PADDING, ClassIndex, DrawKey, byte_inputs, normal_inputs
+from trainer.methods.base import Batch, Context, Method, Repeat, State, Updates
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,27 +45,73 @@ class RoundKey:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """Updates of a round and the mean loss of its local steps."""
+    """What a round gives.
+
+    Attributes:
+        updates: What goes to the server.
+        private: What each client keeps, by device id.
+        losses: Mean loss of each client's local steps in the order of ``updates.devices``, (M,).
+        local_steps: Steps that all clients took together.
+    """
 
     updates: Updates
-    loss: float
+    private: Mapping[str, State]
+    losses: Tensor
+    local_steps: int
+
+    @property
+    def loss(self) -> float:
+        """Return the mean loss over clients."""
+        return float(self.losses.mean())
 
 
 class Engine(Protocol):
     """Runs rounds."""
 
-    def run_round(self, method: Method, server: State, clients: Sequence[Client], key: RoundKey) -> RoundResult:
-        """Return what the clients send up after the method's phases."""
+    def run_round(
+        self, method: Method, server: State, clients: Sequence[Client], key: RoundKey, private: Mapping[str, State] | None = None
+    ) -> RoundResult:
+        """Return what the clients send up and keep after the method's phases.
+
+        Args:
+            method: Says what a client does.
+            server: Server state before the round.
+            clients: The cohort, in any order.
+            key: Seed and number of the round.
+            private: What clients kept from earlier rounds, by device id.
+        """
+
+
+def start_state(method: Method, server: State, device: str, private: Mapping[str, State]) -> State:
+    """Return what a client starts the round from: what it is sent and what it kept."""
+    kept = private.get(device)
+    return method.downlink(server, device) | (method.private_state(server, device) if kept is None else kept)
+
+
+def floating_dtype(state: State) -> torch.dtype:
+    """Return the dtype that a state computes in."""
+    return next(tensor.dtype for tensor in state.values() if tensor.is_floating_point())
 
 
 def draw_batches(phase: Repeat, client: Client, key: RoundKey, dtype: torch.dtype) -> Batch:
-    """Return all batches of a phase for one client, each tensor with the steps first: (S, B, *shape), (S, B), ..."""
+    """Return all batches of a phase for one client, each tensor with the steps first: (S, B, *shape), (S, B), ...
+
+    ``weights`` (S, B) is there only where batches are shorter than B: 1 for a sample, 0 for padding.
+    """
     draw_key = DrawKey(key.seed, key.round, client.device)
-    places = torch.from_numpy(phase.draw.draw(draw_key, client.index, phase.count))  # (S, B)
+    steps = phase.steps(len(client.labels))
+    drawn = phase.draw.draw(draw_key, client.index, steps)  # (S, B)
+    is_padding = drawn == PADDING  # (S, B)
+    places = torch.from_numpy(np.where(is_padding, 0, drawn)).to(client.labels.device)  # (S, B)
     batch = {"samples": client.samples[places], "labels": client.labels[places]}  # (S, B, *shape), (S, B)
-    for random_input in phase.random_inputs:
-        numbers = normal_inputs(draw_key, random_input.name, (phase.count, *random_input.shape))
-        batch[random_input.name] = torch.from_numpy(numbers).to(dtype)  # (S, *shape)
+    if is_padding.any():
+        batch["weights"] = torch.from_numpy(~is_padding).to(client.labels.device, dtype)  # (S, B)
+    for each in phase.random_inputs:
+        shape = (steps, *each.shape)
+        numbers = torch.from_numpy(
+            byte_inputs(draw_key, each.name, shape) if each.kind == "bytes" else normal_inputs(draw_key, each.name, shape)
+        )
+        batch[each.name] = numbers.to(client.labels.device, torch.uint8 if each.kind == "bytes" else dtype)  # (S, *shape)
     return batch
 
 
@@ -73,8 +120,33 @@ def in_device_order(clients: Sequence[Client]) -> list[Client]:
     return sorted(clients, key=lambda client: client.device)
 
 
-def collect(clients: Sequence[Client], state: State, losses: Sequence[Tensor]) -> RoundResult:
-    """Return the result of a round from the ordered clients, their stacked states (M, *shape) and all losses."""
-    counts = torch.tensor([len(client.labels) for client in clients])  # (M,)
-    updates = Updates(tuple(client.device for client in clients), state, counts)
-    return RoundResult(updates, float(torch.cat([loss.reshape(-1) for loss in losses]).mean()))
+def unstack(stacked: State, devices: Sequence[str]) -> dict[str, State]:
+    """Return each device's own tensors (*shape) from stacked ones (M, *shape); empty where there is nothing."""
+    return {device: {name: tensor[place] for name, tensor in stacked.items()} for place, device in enumerate(devices) if stacked}
+
+
+@dataclass
+class RoundCollector:
+    """Puts a round's results together, chunk by chunk in device order."""
+
+    devices: list[str] = field(default_factory=list)
+    chunks: list[State] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    private: dict[str, State] = field(default_factory=dict)
+    local_steps: int = 0
+
+    def add(self, method: Method, clients: Sequence[Client], end: State, context: Context, losses: Tensor, steps: int) -> None:
+        """Take in some clients: stacked states (m, *shape) after the phases, mean losses (m,) and steps taken."""
+        devices = [client.device for client in clients]
+        self.devices += devices
+        self.chunks.append(method.upload(end, context))
+        self.counts += [len(client.labels) for client in clients]
+        self.losses.append(losses)
+        self.private |= unstack(method.keep(end, context), devices)
+        self.local_steps += steps
+
+    def result(self) -> RoundResult:
+        """Return the round's result."""
+        updates = Updates(tuple(self.devices), tuple(self.chunks), torch.tensor(self.counts))
+        return RoundResult(updates, self.private, torch.cat(self.losses), self.local_steps)

@@ -2,73 +2,132 @@
 
 States and batches of the clients are stacked, ``torch.func.vmap`` turns the step of one client into the step of all,
 and the result is traced once for each shape. Clients run in chunks, because stacked states that outgrow the
-processor's cache cost more than they save.
+processor's cache cost more than they save. Clients whose states differ in shape are never put together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from trainer.engine.base import Client, RoundKey, RoundResult, collect, draw_batches, in_device_order
-from trainer.methods.base import Batch, Context, LocalStep, Method, Repeat, State
-from trainer.tracing import TraceKey, trace_cohort_step, trace_key
+from trainer.engine.base import Client, RoundCollector, RoundKey, RoundResult, draw_batches, floating_dtype, in_device_order, start_state
+from trainer.engine.compilation import Compiler
+from trainer.engine.programs import StepPrograms
+from trainer.methods.base import Batch, Context, Method, Once, Repeat, State
+from trainer.tracing import ACTIVE
+
+CPU_CHUNK = 10
+CPU_CHUNK_VALUES = 20_000_000  # weights of a chunk: beyond it, fewer clients
 
 
 class CohortEngine:
     """Runs clients together.
 
     Args:
-        chunk_size: Clients that are stacked at a time.
+        chunk_size: Clients that are stacked at a time; None for 10 on a CPU, fewer for large states, and the whole cohort on
+            a GPU.
+        compiler: Compiles the traces, or None to run them as they are.
     """
 
-    def __init__(self, chunk_size: int = 10) -> None:
+    def __init__(self, chunk_size: int | None = None, compiler: Compiler | None = None) -> None:
         self.chunk_size = chunk_size
-        self._traced: dict[tuple[LocalStep, TraceKey], LocalStep] = {}
+        self._programs = StepPrograms(compiler=compiler)
 
-    def run_round(self, method: Method, server: State, clients: Sequence[Client], key: RoundKey) -> RoundResult:
-        """Return what the clients send up after the method's phases."""
-        ordered = in_device_order(clients)
-        states: list[State] = []
-        losses: list[Tensor] = []
-        for start in range(0, len(ordered), self.chunk_size):
-            state, chunk_losses = self._train_chunk(method, server, ordered[start : start + self.chunk_size], key)
-            states.append(state)
-            losses.extend(chunk_losses)
-        stacked = {name: torch.cat([state[name] for state in states]) for name in states[0]}  # (M, *shape)
-        return collect(ordered, stacked, losses)
+    def run_round(
+        self, method: Method, server: State, clients: Sequence[Client], key: RoundKey, private: Mapping[str, State] | None = None
+    ) -> RoundResult:
+        """Return what the clients send up and keep after the method's phases."""
+        collector = RoundCollector()
+        context = method.context(server)
+        for chunk, starts in self._chunks(method, server, clients, private or {}):
+            state, losses, steps = self._train_chunk(method, _stack(starts), context, chunk, key)
+            collector.add(method, chunk, state, context, losses, steps)
+        return collector.result()
 
-    def _train_chunk(self, method: Method, server: State, clients: Sequence[Client], key: RoundKey) -> tuple[State, list[Tensor]]:
-        """Return the stacked states (M, *shape) of a chunk of clients after all phases, and the losses."""
-        starts = [method.downlink(server, client.device) for client in clients]
-        state = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}  # (M, *shape)
-        dtype = next(iter(state.values())).dtype
-        losses: list[Tensor] = []
+    def _chunks(
+        self, method: Method, server: State, clients: Sequence[Client], private: Mapping[str, State]
+    ) -> Iterator[tuple[list[Client], list[State]]]:
+        """Yield chunks of consecutive clients whose states have the same names and shapes, with their states."""
+        pairs = ((client, start_state(method, server, client.device, private)) for client in in_device_order(clients))
+        for _, same in groupby(pairs, key=lambda pair: [(name, tensor.shape) for name, tensor in sorted(pair[1].items())]):
+            group = list(same)
+            size = self.chunk_size or _suitable_chunk(group[0][1], len(group))
+            for start in range(0, len(group), size):
+                chunk = group[start : start + size]
+                yield [client for client, _ in chunk], [state for _, state in chunk]
+
+    def _train_chunk(
+        self, method: Method, state: State, context: Context, clients: Sequence[Client], key: RoundKey
+    ) -> tuple[State, Tensor, int]:
+        """Return the stacked states (m, *shape) of a chunk after all phases, mean losses (m,), and steps taken."""
+        total, taken = torch.zeros(len(clients), dtype=torch.float64), torch.zeros(len(clients))
         for phase in method.phases():
-            batches = _stack([draw_batches(phase, client, key, dtype) for client in clients])
-            state, phase_losses = self._run_phase(phase, state, batches, method.context())
-            losses.extend(phase_losses)
-        return state, losses
+            if isinstance(phase, Once):
+                state = _run_once(phase, state, context, clients)
+                continue
+            counts = torch.tensor([phase.steps(len(client.labels)) for client in clients])  # (m,)
+            batches = _stack_batches([draw_batches(phase, client, key, floating_dtype(state)) for client in clients], counts)
+            state, losses = self._run_phase(phase, state, batches, context, int(counts.max()))
+            total += losses.cpu()
+            taken += counts
+        return state, total / taken.clamp(min=1), int(taken.sum())
 
-    def _run_phase(self, phase: Repeat, state: State, batches: Batch, context: Context) -> tuple[State, list[Tensor]]:
-        """Return the stacked states after all steps of a phase, and the losses (M,) of each step."""
+    def _run_phase(self, phase: Repeat, state: State, batches: Batch, context: Context, steps: int) -> tuple[State, Tensor]:
+        """Return the stacked states after all steps of a phase, and each client's sum of losses, (m,)."""
         losses = []
-        for step in range(phase.count):
+        for step in range(steps):
             batch = {name: tensor[step] for name, tensor in batches.items()}
-            state, metrics = self._traced_step(phase.step, state, batch, context)(state, batch, context)
+            state, metrics = self._programs.cohort(phase.step, state, batch, context)(state, batch, context)
             losses.append(metrics["loss"])
-        return state, losses
-
-    def _traced_step(self, step: LocalStep, state: State, batch: Batch, context: Context) -> LocalStep:
-        """Return the traced step for these shapes, made at the first call."""
-        place = (step, trace_key(state, batch))
-        if place not in self._traced:
-            self._traced[place] = trace_cohort_step(step, state, batch, context)
-        return self._traced[place]
+        return state, torch.stack(losses).sum(dim=0, dtype=torch.float64)
 
 
-def _stack(batches: Sequence[Batch]) -> Batch:
-    """Return the clients' batches with steps first and clients second: (S, M, B, *shape), ..."""
-    return {name: torch.stack([batch[name] for batch in batches], dim=1) for name in batches[0]}
+def _suitable_chunk(state: State, clients: int) -> int:
+    """Return how many clients run at a time."""
+    if next(iter(state.values())).is_cuda:
+        return clients
+    weights = sum(tensor.numel() for tensor in state.values())
+    return max(1, min(CPU_CHUNK, CPU_CHUNK_VALUES // max(1, weights)))
+
+
+def _stack(states: Sequence[State]) -> State:
+    """Return the clients' states stacked, (m, *shape), in memory of their own."""
+    first = states[0]
+    if all(state[name] is tensor for state in states for name, tensor in first.items()):  # the same downlink for all
+        return {
+            name: tensor.expand(len(states), *tensor.shape).clone(memory_format=torch.contiguous_format) for name, tensor in first.items()
+        }
+    return {name: torch.stack([state[name] for state in states]) for name in first}
+
+
+def _stack_batches(batches: Sequence[Batch], counts: Tensor) -> Batch:
+    """Return the clients' batches with steps first and clients second: (S, m, B, *shape), ...
+
+    Where clients take different numbers of steps, the shorter ones are repeated from their beginning and ``active`` (S, m)
+    tells which steps count.
+    """
+    steps = int(counts.max())
+    names = {name for batch in batches for name in batch}
+    stacked: dict[str, Tensor] = {}
+    for name in sorted(names):
+        own = [batch[name] if name in batch else torch.ones(batch["labels"].shape) for batch in batches]  # only weights may lack
+        like = next(batch[name] for batch in batches if name in batch)
+        stacked[name] = torch.stack([_lengthen(tensor.to(like), steps) for tensor in own], dim=1)
+    if int(counts.min()) < steps:
+        stacked[ACTIVE] = (torch.arange(steps).unsqueeze(1) < counts).to(stacked["labels"].device)  # (S, m)
+    return stacked
+
+
+def _lengthen(tensor: Tensor, steps: int) -> Tensor:
+    """Return a tensor (S', *shape) as (S, *shape), repeated from its beginning."""
+    return tensor if len(tensor) == steps else tensor[torch.arange(steps) % len(tensor)]
+
+
+def _run_once(phase: Once, state: State, context: Context, clients: Sequence[Client]) -> State:
+    """Return the stacked states after a phase that runs once for each client."""
+    rows = [{name: tensor[place] for name, tensor in state.items()} for place in range(len(clients))]
+    pairs = zip(rows, clients, strict=True)
+    return _stack([phase.function(row, client.samples, client.labels, context) for row, client in pairs])

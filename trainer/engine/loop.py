@@ -1,39 +1,56 @@
-"""The plain engine: one client after the other, one step after the other. Slow, simple, the reference for the others."""
+"""The plain engine: one client after the other, one step after the other. Simple, and the reference for the others.
+
+Each step is traced once for its shapes and then runs without the dispatch of ``torch.func``; the arithmetic is that of
+a hand-written loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from trainer.engine.base import Client, RoundKey, RoundResult, collect, draw_batches, in_device_order
-from trainer.methods.base import Method, State
+from trainer.engine.base import Client, RoundCollector, RoundKey, RoundResult, draw_batches, floating_dtype, in_device_order, start_state
+from trainer.engine.programs import StepPrograms
+from trainer.methods.base import Context, Method, Repeat, State
 
 
 class LoopEngine:
-    """Runs every client's steps in a Python loop."""
+    """Runs every client's steps in a Python loop.
 
-    def run_round(self, method: Method, server: State, clients: Sequence[Client], key: RoundKey) -> RoundResult:
-        """Return what the clients send up after the method's phases."""
-        ordered = in_device_order(clients)
-        states, losses = [], []
-        for client in ordered:
-            state, client_losses = _train(method, method.downlink(server, client.device), client, key)
-            states.append(state)
-            losses.extend(client_losses)
-        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}  # (M, *shape)
-        return collect(ordered, stacked, losses)
+    Args:
+        traced: Whether steps run as traced programs; False runs the method's functions as they stand.
+    """
 
+    def __init__(self, *, traced: bool = True) -> None:
+        self._programs = StepPrograms(traced=traced)
 
-def _train(method: Method, state: State, client: Client, key: RoundKey) -> tuple[State, list[Tensor]]:
-    """Return one client's state after all phases, and its losses."""
-    context = method.context()
-    dtype = next(iter(state.values())).dtype
-    losses = []
-    for phase in method.phases():
-        batches = draw_batches(phase, client, key, dtype)
-        for step in range(phase.count):
-            state, metrics = phase.step(state, {name: tensor[step] for name, tensor in batches.items()}, context)
-            losses.append(metrics["loss"])
-    return state, losses
+    def run_round(
+        self, method: Method, server: State, clients: Sequence[Client], key: RoundKey, private: Mapping[str, State] | None = None
+    ) -> RoundResult:
+        """Return what the clients send up and keep after the method's phases."""
+        collector = RoundCollector()
+        context = method.context(server)
+        for client in in_device_order(clients):
+            start = start_state(method, server, client.device, private or {})
+            own = {name: tensor.clone() for name, tensor in start.items()}  # programs may overwrite what they are given
+            end, losses = self._train(method, own, context, client, key)
+            stacked = {name: tensor.unsqueeze(0) for name, tensor in end.items()}  # (1, *shape)
+            mean = torch.stack(losses).mean(dtype=torch.float64).reshape(1).cpu() if losses else torch.zeros(1)
+            collector.add(method, [client], stacked, context, mean, len(losses))
+        return collector.result()
+
+    def _train(self, method: Method, state: State, context: Context, client: Client, key: RoundKey) -> tuple[State, list[Tensor]]:
+        """Return one client's state after all phases, and the losses of its steps."""
+        losses: list[Tensor] = []
+        for phase in method.phases():
+            if not isinstance(phase, Repeat):
+                state = phase.function(state, client.samples, client.labels, context)
+                continue
+            batches = draw_batches(phase, client, key, floating_dtype(state))
+            for step in range(phase.steps(len(client.labels))):
+                batch = {name: tensor[step] for name, tensor in batches.items()}
+                state, metrics = self._programs.single(phase.step, state, batch, context)(state, batch, context)
+                losses.append(metrics["loss"])
+        return state, losses

@@ -30,4 +30,4 @@ def check_local_training(learning_rate: float, local_steps: int, batch_size: int
     check_positive("learning_rate", learning_rate)
     check_at_least("local_steps", local_steps, 1)
     check_at_least("batch_size", batch_size, 1)
-    check_positive("clip_norm", clip_norm)
+    check_between("clip_norm", clip_norm, 0.0, 1e38)

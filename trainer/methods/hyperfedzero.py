@@ -12,6 +12,7 @@ sample's class from its embedding, so that the mean embedding tells the class mi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -22,8 +23,22 @@ from torch.func import functional_call
 from edge_runtime.sampling import BatchPolicy, EpisodeBatches, UniformBatches
 from trainer.aggregation import weighted_mean
 from trainer.hypernetwork import HypernetworkSize
-from trainer.methods.base import Batch, Context, Metrics, Predictor, RandomInput, Repeat, State, Task, Updates
-from trainer.methods.checks import check_at_least, check_between, check_local_training, check_positive
+from trainer.methods.base import (
+    Batch,
+    Context,
+    DeviceView,
+    MethodBase,
+    Metrics,
+    NewDeviceUses,
+    Phase,
+    Predictor,
+    RandomInput,
+    Repeat,
+    State,
+    Task,
+    Updates,
+)
+from trainer.methods.checks import check_between, check_local_training, check_positive
 from trainer.methods.distribution_embedding import DistributionExtractor, ExtractorSize, balancing_penalty, embedding_entropy
 from trainer.methods.hyperfedzero_network import (
     Classify,
@@ -37,7 +52,8 @@ from trainer.methods.hyperfedzero_network import (
     load_frozen,
 )
 from trainer.methods.parts import Part, PartTensor
-from trainer.models.mlp import MLP, Normalise
+from trainer.models.mlp import Normalise
+from trainer.models.registry import build_model
 from trainer.optimisation import cross_entropy, sgd_step
 
 
@@ -46,7 +62,7 @@ class HyperFedZero:
     """Settings of HyperFedZero.
 
     Attributes:
-        hidden: Hidden units of the classifier MLP.
+        model: The classifier, by a name of ``trainer.models.registry`` or ``module:factory``.
         extractor: Sizes of the extractor.
         noise: Whether NoisyEmbed draws noise in training; off, because it has not helped ``device`` so far.
         balance_weight: Weight of the balancing penalty.
@@ -60,12 +76,12 @@ class HyperFedZero:
         learning_rate: Rate of the local SGD.
         local_steps: Steps of each client in a round.
         batch_size: Samples in a step.
-        clip_norm: Maximum joint norm of the gradients.
+        clip_norm: Maximum joint norm of the gradients; 0 for no clipping.
     """
 
     name: ClassVar[str] = "hyperfedzero"
 
-    hidden: int = 64
+    model: str = "mlp-64"
     extractor: ExtractorSize = field(default_factory=ExtractorSize)
     noise: bool = False
     balance_weight: float = 0.0
@@ -83,7 +99,6 @@ class HyperFedZero:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""
-        check_at_least("hidden", self.hidden, 1)
         check_between("episode_probability", self.episode_probability, 0.0, 1.0)
         check_positive("episode_concentration", self.episode_concentration)
         for name in ("balance_weight", "entropy_weight", "label_weight"):
@@ -95,8 +110,13 @@ class HyperFedZero:
         return HyperFedZeroMethod(self, task, dtype)
 
 
-class HyperFedZeroMethod:
+class HyperFedZeroMethod(MethodBase):
     """HyperFedZero bound to a task."""
+
+    @property
+    def new_device_uses(self) -> NewDeviceUses:
+        """Return that unlabelled samples are read."""
+        return "samples"
 
     def __init__(self, settings: HyperFedZero, task: Task, dtype: torch.dtype) -> None:
         self.settings = settings
@@ -113,22 +133,18 @@ class HyperFedZeroMethod:
         """Return the networks, drawn from torch's random state."""
         chosen, shape = self.settings, self.task.sample_shape
         extractor = DistributionExtractor(shape, chosen.extractor, chosen.noise)
-        classifier = MLP(shape, [chosen.hidden], len(self.task.classes))
+        classifier = build_model(chosen.model, shape, len(self.task.classes))
         normalise = Normalise(self.task.minimum, self.task.maximum)
         readable = len(self.task.classes) if chosen.label_weight else 0
         return HyperFedZeroNetwork(normalise, extractor, classifier, chosen.tailored, chosen.hypernetwork, readable).to(self.dtype)
 
-    def initial_state(self, seed: int) -> State:
+    def initial_state(self, seed: int, enrolled: Mapping[str, State] | None = None) -> State:
         """Return freshly drawn parameters of extractor, noise network, hypernetwork and, for a head, the body."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self._draw_network().federated_parameters()
 
-    def downlink(self, server: State, device: str) -> State:
-        """Return the global parameters, the same for every device."""
-        return server
-
-    def phases(self) -> tuple[Repeat, ...]:
+    def phases(self) -> tuple[Phase, ...]:
         """Return the one phase: local SGD on episodes."""
         chosen = self.settings
         draw: BatchPolicy = UniformBatches(chosen.batch_size)
@@ -137,7 +153,7 @@ class HyperFedZeroMethod:
         noise = (RandomInput("noise", (chosen.batch_size, chosen.extractor.embedding)),) if chosen.noise else ()
         return (Repeat("train_local", self.step, draw, chosen.local_steps, noise),)
 
-    def context(self) -> Context:
+    def context(self, server: State) -> Context:
         """Return the learning rate, a scalar."""
         return {"learning_rate": torch.tensor(self.settings.learning_rate, dtype=self.dtype)}
 
@@ -167,9 +183,21 @@ class HyperFedZeroMethod:
         """Return the mean weighted by sample counts."""
         return weighted_mean(updates)
 
-    def predictor(self, server: State) -> Predictor:
-        """Return the tailoring predictor; of a device it uses unlabelled samples only."""
-        return _TailoringPredictor(load_frozen(self._network(), server), self.settings.scope)
+    def predictor(self, server: State, view: DeviceView) -> Predictor:
+        """Return a device's tailored classifier; of the device it uses unlabelled samples only."""
+        network = load_frozen(self._network(), server)
+        if self.settings.scope == "sample":
+            return lambda samples: network(samples, None, "sample").logits
+        with torch.no_grad():
+            condition = network.extractor(network.normalise(view.support)).mean(dim=0, keepdim=True)  # (1, E)
+            weights = {name: tensor.squeeze(0) for name, tensor in network.generate(condition).items()}
+        return lambda samples: network.classify(weights, network.normalise(samples))
+
+    def device_embedding(self, server: State, support: Tensor) -> Tensor:
+        """Return the mean embedding (E,) of a support set."""
+        network = load_frozen(self._network(), server).to(support.device)
+        embeddings: Tensor = network.extractor(network.normalise(support))  # (N, E)
+        return embeddings.mean(dim=0)
 
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return ``embed``, ``features``, ``generate`` and ``classify``."""
@@ -198,20 +226,3 @@ class HyperFedZeroMethod:
         """Return the parameters that travel, and those of the classifier as it runs."""
         classifier = sum(parameter.numel() for parameter in self.network.classifier.parameters())
         return {"parameters": sum(tensor.numel() for tensor in server.values()), "classifier_parameters": classifier}
-
-
-class _TailoringPredictor:
-    """A classifier of its own for each device, or for each sample."""
-
-    def __init__(self, network: HyperFedZeroNetwork, scope: Scope) -> None:
-        self.network = network
-        self.scope = scope
-
-    def logits(self, support: Tensor, query: Tensor) -> Tensor:
-        """Return logits (B, C) of query samples (B, *shape), given unlabelled support samples (N, *shape)."""
-        if self.scope == "sample":
-            forward: Forward = self.network(query, None, "sample")
-            return forward.logits
-        condition = self.network.extractor(self.network.normalise(support)).mean(dim=0, keepdim=True)  # (1, E)
-        weights = {name: tensor.squeeze(0) for name, tensor in self.network.generate(condition).items()}
-        return self.network.classify(weights, self.network.normalise(query))

@@ -1,0 +1,83 @@
+"""Calibration of a trained classifier for label-shift correction, from participants' validation data alone.
+
+Three candidates: the training prior taken as uniform, taken as the participants' pooled class frequencies, both with a
+temperature, or temperature and biases fitted freely. Fitted on the likelihood of labels under each participant's known
+class mix; chosen by the accuracy that the whole correction reaches on participants whose labels it does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edge_runtime.label_shift import Calibration, calibration_of_prior, corrected, estimate_prior
+
+BIAS_PENALTY = 1e-3
+Candidates = Mapping[str, Calibration]
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationData:
+    """One participant: logits of its support (N, C) and of its validation samples (V, C), their labels (V,), its class counts (C,)."""
+
+    support_logits: NDArray[np.floating]
+    logits: NDArray[np.floating]
+    labels: NDArray[np.int64]
+    class_counts: NDArray[np.int64]
+
+
+def candidates(participants: Sequence[CalibrationData]) -> Candidates:
+    """Return the calibrations by name: ``uniform``, ``pooled`` and ``fitted``."""
+    pooled = np.sum([each.class_counts for each in participants], axis=0).astype(np.float64)  # (C,)
+    pooled /= pooled.sum()
+    uniform = np.full(len(pooled), 1.0 / len(pooled))  # (C,)
+    bases = {"uniform": calibration_of_prior(uniform).bias, "pooled": calibration_of_prior(pooled).bias}
+    found = {name: _fit(participants, bias, free=False) for name, bias in bases.items()}
+    return found | {"fitted": _fit(participants, bases["uniform"], free=True)}
+
+
+def choose(participants: Sequence[CalibrationData], allowed: Sequence[str] = ("uniform", "pooled")) -> tuple[str, Calibration]:
+    """Return name and calibration of the candidate that corrects best on the participants' validation data."""
+    found = {name: calibration for name, calibration in candidates(participants).items() if name in allowed}
+    scores = {name: np.mean([_accuracy(each, calibration) for each in participants]) for name, calibration in found.items()}
+    best = max(scores, key=lambda name: float(scores[name]))
+    return best, found[best]
+
+
+def _accuracy(participant: CalibrationData, calibration: Calibration) -> float:
+    """Return the accuracy on validation samples after the correction that the support's logits give."""
+    prior = estimate_prior(participant.support_logits, calibration)
+    return float(np.mean(corrected(participant.logits, calibration, prior).argmax(axis=1) == participant.labels))
+
+
+def _fit(participants: Sequence[CalibrationData], bias: NDArray[np.float64], *, free: bool) -> Calibration:
+    """Return the temperature, and with ``free`` the biases, that make the labels likeliest under the known class mixes."""
+    log_scale = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    change = torch.zeros(len(bias), dtype=torch.float64, requires_grad=free)  # (C,)
+    fixed = torch.from_numpy(bias)
+    rows = [_rows(each) for each in participants]
+    logits, labels, log_mix = (torch.cat([row[place] for row in rows]) for place in range(3))  # (V, C), (V,), (V, C)
+    optimizer = torch.optim.LBFGS([log_scale, change] if free else [log_scale], max_iter=50, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        scores = torch.exp(log_scale) * logits + fixed + change + log_mix  # (V, C)
+        loss = torch.nn.functional.cross_entropy(scores, labels) + BIAS_PENALTY * change.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return Calibration(float(torch.exp(log_scale.detach())), bias + change.detach().numpy())
+
+
+def _rows(participant: CalibrationData) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits (V, C), labels (V,) and the logarithms of the participant's class mix for each row (V, C)."""
+    smoothed = participant.class_counts + 0.5
+    log_mix = torch.from_numpy(np.log(smoothed / smoothed.sum()))  # (C,)
+    logits = torch.from_numpy(participant.logits.astype(np.float64))
+    return logits, torch.from_numpy(participant.labels), log_mix.expand(len(logits), -1)

@@ -1,0 +1,134 @@
+"""What methods share whose state is one classifier network: building it, its loss, its global predictor, its parts.
+
+A subclass says only how it differs from averaging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edge_runtime.sampling import BatchPolicy, EpochBatches, UniformBatches
+from trainer.checkpoints import check_state
+from trainer.methods.base import Batch, Context, DeviceView, LocalStep, MethodBase, Predictor, RandomInput, Repeat, State, Task
+from trainer.methods.checks import check_at_least, check_between, check_local_training
+from trainer.methods.parts import Part, PartTensor
+from trainer.models.dropout import dropout_inputs
+from trainer.models.mlp import Normalise
+from trainer.models.registry import build_model
+from trainer.optimisation import cross_entropy, log_frequencies
+
+MASK = "dropout."
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Settings of local SGD on one classifier.
+
+    Attributes:
+        model: The classifier, by a name of ``trainer.models.registry`` or ``module:factory``.
+        learning_rate: Rate of the local SGD.
+        local_steps: Steps of each client in a round.
+        local_epochs: Passes over the local data instead of ``local_steps``; 0 for steps.
+        batch_size: Samples in a step.
+        clip_norm: Maximum joint norm of the gradients; 0 for no clipping.
+        balanced_softmax: Weight of the logarithm of the batch's class frequencies added to the logits in training: 1 makes
+            the classifier one of balanced classes, which the class prior of a device can then correct; 0 for the plain loss.
+    """
+
+    model: str = "mlp-64"
+    learning_rate: float = 0.1
+    local_steps: int = 20
+    local_epochs: int = 0
+    batch_size: int = 64
+    clip_norm: float = 5.0
+    balanced_softmax: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot work."""
+        check_local_training(self.learning_rate, self.local_steps, self.batch_size, self.clip_norm)
+        check_at_least("local_epochs", self.local_epochs, 0)
+        check_between("balanced_softmax", self.balanced_softmax, 0.0, 10.0)
+
+    def draw(self) -> BatchPolicy:
+        """Return how batches are drawn."""
+        return EpochBatches(self.batch_size, self.local_epochs) if self.local_epochs else UniformBatches(self.batch_size)
+
+
+class ClassifierMethod(MethodBase):
+    """A method whose server state is the weights of one classifier."""
+
+    def __init__(self, settings: LocalTraining, task: Task, dtype: torch.dtype) -> None:
+        self.training = settings
+        self.task = task
+        self.dtype = dtype
+        self.network = self._network()
+
+    def _network(self) -> nn.Sequential:
+        """Return normalisation and classifier, freshly drawn; the caller's random state is left alone."""
+        with torch.random.fork_rng(devices=[]):
+            return self._draw_network()
+
+    def _draw_network(self) -> nn.Sequential:
+        """Return normalisation and classifier, drawn from torch's random state."""
+        classifier = build_model(self.training.model, self.task.sample_shape, len(self.task.classes))
+        return nn.Sequential(Normalise(self.task.minimum, self.task.maximum), classifier).to(self.dtype)
+
+    def draw_weights(self, seed: int) -> State:
+        """Return freshly drawn weights by name."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return {name: tensor.detach() for name, tensor in self._draw_network().named_parameters()}
+
+    def initial_state(self, seed: int, enrolled: Mapping[str, State] | None = None) -> State:
+        """Return freshly drawn weights."""
+        return self.draw_weights(seed)
+
+    def train_phase(self, step: LocalStep, name: str = "train_local") -> Repeat:
+        """Return the phase that repeats a step as the settings say."""
+        chosen = self.training
+        declared = dropout_inputs(self.network[1])
+        masks = tuple(RandomInput(MASK + each.name, (chosen.batch_size, *each.shape), "bytes") for each in declared)
+        return Repeat(name, step, chosen.draw(), None if chosen.local_epochs else chosen.local_steps, masks)
+
+    def context(self, server: State) -> Context:
+        """Return the learning rate, a scalar."""
+        return {"learning_rate": torch.tensor(self.training.learning_rate, dtype=self.dtype)}
+
+    def logits(self, weights: Mapping[str, Tensor], samples: Tensor, masks: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Return logits (B, C) of raw samples (B, *shape) under these weights; masks switch dropout on."""
+        normalise, classifier = self.network[0], self.network[1]
+        own = {name.removeprefix("1."): tensor for name, tensor in weights.items()}
+        inputs = (normalise(samples), masks) if masks else (normalise(samples),)
+        result: Tensor = functional_call(classifier, own, inputs)
+        return result
+
+    def loss(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of a batch, a scalar."""
+        masks = {name.removeprefix(MASK): tensor for name, tensor in batch.items() if name.startswith(MASK)}
+        logits = self.logits(weights, batch["samples"], masks)  # (B, C)
+        if self.training.balanced_softmax:
+            logits = logits + self.training.balanced_softmax * log_frequencies(batch["labels"], logits)  # (B, C)
+        return cross_entropy(logits, batch["labels"], batch.get("weights"))
+
+    def predictor(self, server: State, view: DeviceView) -> Predictor:
+        """Return the global network; the device changes nothing."""
+        return lambda samples: self.logits(server, samples)
+
+    def parts(self, server: State) -> tuple[Part, ...]:
+        """Return the classifier with its weights as constants."""
+        network = self._network()
+        check_state(dict(network.named_parameters()), server)
+        network.load_state_dict(server, strict=False)  # what is left are buffers, which hold the normalisation
+        samples = self.task.samples_tensor()
+        logits = PartTensor("logits", "float32", ("batch", len(self.task.classes)), "class scores before the softmax")
+        return (Part("classify", network, (samples,), (logits,), judged_by_label=True),)
+
+    def sizes(self, server: State) -> dict[str, int]:
+        """Return the number of weights that travel and of those that classify."""
+        classifier = sum(parameter.numel() for parameter in self.network.parameters())
+        return {"parameters": sum(tensor.numel() for tensor in server.values()), "classifier_parameters": classifier}

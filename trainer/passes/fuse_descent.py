@@ -1,0 +1,91 @@
+"""Write the descent step into the weights where they lie.
+
+A step ends in ``weight - rate * gradient`` for each weight. Traced as it stands, that makes the gradient, its product with
+the rate and the new weight, three tensors as large as the weight. Where the gradient is a matrix product, its product with
+the rate can be added to the weight by the matrix product itself; elsewhere the weight is updated in place. Stacked states
+outgrow the processor's cache, so this is where the time of a small step goes.
+
+Source of the idea: fused optimisers; ``baddbmm`` is BLAS's GEMM with beta = 1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+aten = torch.ops.aten
+MATRIX_PRODUCTS = {aten.bmm.default: aten.baddbmm_.default, aten.mm.default: aten.addmm_.default}
+
+
+def fuse_descent(graph: GraphModule, state_inputs: int) -> None:
+    """Update the state's tensors in place.
+
+    Requires: the first ``state_inputs`` placeholders are the state, which the caller owns and gives up. Ensures: the same
+    outputs up to rounding; the outputs of updated weights are the inputs' own memory.
+    """
+    nodes = list(graph.graph.nodes)
+    order = {node: place for place, node in enumerate(nodes)}
+    state = [node for node in nodes if node.op == "placeholder"][:state_inputs]
+    for weight in state:
+        update = _descent_of(weight, order)
+        if update is not None:
+            _write_in_place(graph.graph, weight, update)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _descent_of(weight: Node, order: dict[Node, int]) -> Node | None:
+    """Return the node ``weight - something`` if it is the last of all that read the weight or a view of it."""
+    updates = [user for user in weight.users if user.target is aten.sub.Tensor and user.args[0] is weight and not user.kwargs]
+    if len(updates) != 1:
+        return None
+    readers = _readers(weight) - {updates[0]}
+    late = [reader for reader in readers if order.get(reader, -1) > order[updates[0]] or reader.op == "output"]
+    return None if late else updates[0]
+
+
+def _readers(node: Node) -> set[Node]:
+    """Return all nodes that read a node's memory, directly or through views."""
+    found: set[Node] = set()
+    for user in node.users:
+        found.add(user)
+        if _is_view(user):
+            found |= _readers(user)
+    return found
+
+
+def _is_view(node: Node) -> bool:
+    """Tell whether an operator may return its input's memory."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
+
+
+def _write_in_place(graph: Graph, weight: Node, update: Node) -> None:
+    """Replace the update by one that writes into the weight."""
+    step = update.args[1]
+    with graph.inserting_before(update):
+        written = _matrix_update(graph, weight, step) if isinstance(step, Node) else None
+        if written is None:
+            written = graph.call_function(aten.sub_.Tensor, (weight, step))
+    written.meta = update.meta
+    update.replace_all_uses_with(written)
+
+
+def _matrix_update(graph: Graph, weight: Node, step: Node) -> Node | None:
+    """Return the product that adds a step ``rate * (a @ b)`` to the weight, or None if the step is no such thing."""
+    if step.target is not aten.mul.Tensor or len(step.users) != 1:
+        return None
+    rate, gradient = step.args
+    if not (isinstance(rate, Node) and isinstance(gradient, Node)):
+        return None
+    if gradient.target not in MATRIX_PRODUCTS or len(gradient.users) != 1 or _numel(rate) != 1:
+        return None
+    left, right = gradient.args
+    scaled = graph.call_function(aten.mul.Tensor, (left, graph.call_function(aten.neg.default, (rate,))))
+    return graph.call_function(MATRIX_PRODUCTS[gradient.target], (weight, scaled, right))
+
+
+def _numel(node: Node) -> int:
+    """Return how many elements tracing saw."""
+    value = node.meta.get("val")
+    return value.numel() if isinstance(value, torch.Tensor) else 0
