@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from trainer.methods.base import Metrics, State
+from trainer.methods.base import Context, Metrics, State
 
-FREQUENCY_FLOOR = 0.01  # a class that a batch lacks counts as one sample in a hundred
+FREQUENCY_FLOOR = 1e-4  # a class that a batch lacks: small enough that the batch hardly moves its scores
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -36,6 +37,12 @@ def clip_factor(gradients: State, maximum: float) -> Tensor:
     return factor
 
 
+def descend(state: State, gradients: State, rate: Tensor, clip_norm: float) -> State:
+    """Return the state one step down the gradients, their joint norm clipped to ``clip_norm``; 0 for no clipping."""
+    step = rate * clip_factor(gradients, clip_norm) if clip_norm else rate  # one scalar, so that each weight is touched once
+    return {name: tensor - step * gradients[name] for name, tensor in state.items()}
+
+
 def sgd_step(loss: Callable[[State], Tensor], state: State, rate: Tensor, clip_norm: float) -> tuple[State, Metrics]:
     """Return the state after one clipped step of gradient descent, and the loss before it.
 
@@ -46,5 +53,25 @@ def sgd_step(loss: Callable[[State], Tensor], state: State, rate: Tensor, clip_n
         clip_norm: Maximum joint norm of the gradients; 0 for no clipping.
     """
     gradients, value = grad_and_value(loss)(state)
-    step = rate * clip_factor(gradients, clip_norm) if clip_norm else rate  # one scalar, so that each weight is touched once
-    return {name: tensor - step * gradients[name] for name, tensor in state.items()}, {"loss": value}
+    return descend(state, gradients, rate, clip_norm), {"loss": value}
+
+
+@dataclass(frozen=True, eq=False)
+class Proximity:
+    """A quadratic pull towards an anchor: strength / 2 * ||state - anchor||^2."""
+
+    strength: float
+    anchor: Context
+
+
+def proximal_step(
+    loss: Callable[[State], Tensor], state: State, proximity: Proximity, rate: Tensor, clip_norm: float
+) -> tuple[State, Metrics]:
+    """Return the state after one clipped step on loss plus pull, and the loss before it without the pull.
+
+    The loss is reported alone, so that it compares with that of methods without a pull.
+    """
+    gradients, value = grad_and_value(loss)(state)
+    # anchor - state, not state - anchor: the state's one subtraction is then the descent, which can be written in place
+    pulled = {name: each - proximity.strength * (proximity.anchor[name] - state[name]) for name, each in gradients.items()}
+    return descend(state, pulled, rate, clip_norm), {"loss": value}

@@ -195,7 +195,7 @@ def _where_it_diverged(result: RoundResult, number: int) -> str:
 def _is_finite(result: RoundResult, place: int) -> bool:
     """Tell whether all that one client sent is finite."""
     for chunk in result.updates.chunks:
-        size = len(next(iter(chunk.values())))
+        size = len(next(iter(chunk.values()), ()))  # 0 where nothing travels
         if place < size:
             return all(bool(torch.isfinite(tensor[place]).all()) for tensor in chunk.values())
         place -= size

@@ -16,6 +16,7 @@ from edge_runtime.sampling import BatchPolicy, EpochBatches, UniformBatches
 from trainer.checkpoints import check_state
 from trainer.methods.base import Batch, Context, DeviceView, LocalStep, MethodBase, Predictor, RandomInput, Repeat, State, Task
 from trainer.methods.checks import check_at_least, check_between, check_local_training
+from trainer.methods.names import part_of
 from trainer.methods.parts import Part, PartTensor
 from trainer.models.dropout import dropout_inputs
 from trainer.models.mlp import Normalise
@@ -90,10 +91,13 @@ class ClassifierMethod(MethodBase):
 
     def train_phase(self, step: LocalStep, name: str = "train_local") -> Repeat:
         """Return the phase that repeats a step as the settings say."""
-        chosen = self.training
+        return self.repeat(name, step, self.training.draw(), None if self.training.local_epochs else self.training.local_steps)
+
+    def repeat(self, name: str, step: LocalStep, draw: BatchPolicy, count: int | None) -> Repeat:
+        """Return a phase whose batches hold the random bytes that the classifier's dropout needs."""
         declared = dropout_inputs(self.network[1])
-        masks = tuple(RandomInput(MASK + each.name, (chosen.batch_size, *each.shape), "bytes") for each in declared)
-        return Repeat(name, step, chosen.draw(), None if chosen.local_epochs else chosen.local_steps, masks)
+        masks = tuple(RandomInput(MASK + each.name, (draw.batch_size, *each.shape), "bytes") for each in declared)
+        return Repeat(name, step, draw, count, masks)
 
     def context(self, server: State) -> Context:
         """Return the learning rate, a scalar."""
@@ -109,21 +113,32 @@ class ClassifierMethod(MethodBase):
 
     def loss(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return the mean cross-entropy of a batch, a scalar."""
-        masks = {name.removeprefix(MASK): tensor for name, tensor in batch.items() if name.startswith(MASK)}
-        logits = self.logits(weights, batch["samples"], masks)  # (B, C)
+        return self.loss_of(self.logits(weights, batch["samples"], part_of(batch, MASK)), batch)
+
+    def loss_of(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of logits (B, C) of a batch, a scalar."""
         if self.training.balanced_softmax:
             logits = logits + self.training.balanced_softmax * log_frequencies(batch["labels"], logits)  # (B, C)
         return cross_entropy(logits, batch["labels"], batch.get("weights"))
 
+    def global_weights(self, server: State) -> State:
+        """Return the weights of the classifier that everybody shares; all of the server's state unless a subclass says otherwise."""
+        return server
+
     def predictor(self, server: State, view: DeviceView) -> Predictor:
         """Return the global network; the device changes nothing."""
-        return lambda samples: self.logits(server, samples)
+        return self.predictor_of(self.global_weights(server))
+
+    def predictor_of(self, weights: State) -> Predictor:
+        """Return the classifier with these weights."""
+        return lambda samples: self.logits(weights, samples)
 
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return the classifier with its weights as constants."""
         network = self._network()
-        check_state(dict(network.named_parameters()), server)
-        network.load_state_dict(server, strict=False)  # what is left are buffers, which hold the normalisation
+        weights = self.global_weights(server)
+        check_state(dict(network.named_parameters()), weights)
+        network.load_state_dict(weights, strict=False)  # what is left are buffers, which hold the normalisation
         samples = self.task.samples_tensor()
         logits = PartTensor("logits", "float32", ("batch", len(self.task.classes)), "class scores before the softmax")
         return (Part("classify", network, (samples,), (logits,), judged_by_label=True),)

@@ -9,13 +9,25 @@ from typing import Any
 
 from protocol.errors import InputError
 from trainer.methods.base import MethodSettings
+from trainer.methods.ditto import Ditto
 from trainer.methods.fedavg import FedAvg
+from trainer.methods.fedavg_ft import FedAvgFineTuned
+from trainer.methods.fedprox import FedProx
 from trainer.methods.hyperfedzero import HyperFedZero
+from trainer.methods.local import Local
+from trainer.methods.perfedavg import PerFedAvg
+from trainer.methods.pfedme import PFedMe
 from trainer.settings import build_settings
 
 METHODS: Mapping[str, type[Any]] = {
+    Ditto.name: Ditto,
     FedAvg.name: FedAvg,
+    FedAvgFineTuned.name: FedAvgFineTuned,
+    FedProx.name: FedProx,
     HyperFedZero.name: HyperFedZero,
+    Local.name: Local,
+    PerFedAvg.name: PerFedAvg,
+    PFedMe.name: PFedMe,
 }
 
 
