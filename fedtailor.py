@@ -14,6 +14,8 @@ from protocol.errors import MissingExtraError
 COMMANDS = {
     "demo": ("export.demo.command", "demo", "The whole way on real data, in one command."),
     "train": ("trainer.cli", "train", "Train a federated method on one machine."),
+    "bench": ("trainer.bench.cli", "bench", "Measure speed on this machine."),
+    "report": ("trainer.report.cli", "report", "One HTML page about runs."),
     "export": ("export.cli", "export", "Make a signed bundle from a run."),
     "bundle": ("protocol.cli", "bundle", "Verify or inspect a bundle."),
     "keys": ("protocol.cli", "keys", "Make and show signing keys."),

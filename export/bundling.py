@@ -163,7 +163,7 @@ def _personalization(run: Run, settings: object) -> Personalization | None:
     if not isinstance(settings, HyperFedZero):
         return None
     size = run.config.split.support_size or DEFAULT_SUPPORT_SIZE
-    return Personalization(settings.scope, size, settings.extractor.embedding, settings.tailored)
+    return Personalization(settings.scope, size, settings.bind(run.config.task).embedding_size, settings.tailored)
 
 
 def _phase(phase: Phase) -> dict[str, Any]:

@@ -81,13 +81,13 @@ class Personalization:
         scope: ``device``: one classifier from a support set; ``sample``: one for each sample.
         support_size: Unlabelled samples that were used in evaluation: enough for a good classifier.
         embedding_dimension: Length E of the distribution embedding.
-        tailored: ``whole`` or ``head`` of the classifier.
+        tailored: ``whole`` or ``head`` of the classifier, or ``none`` where only the class prior is.
     """
 
     scope: Literal["device", "sample"]
     support_size: int
     embedding_dimension: int
-    tailored: Literal["whole", "head"]
+    tailored: Literal["whole", "head", "none"]
 
 
 @dataclass(frozen=True)

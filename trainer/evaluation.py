@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edge_runtime.label_shift import Calibration, corrected, estimate_prior
 from trainer.calibration import CalibrationData, choose
 from trainer.data.federation import Answers, FederatedData, NewDevice, Participant
-from trainer.methods.base import DeviceView, Method, Predictor, State
+from trainer.methods.base import DeviceView, Method, Predictor, PriorPredictor, State
 
 POOLED_SUPPORT = 256
 ROWS_AT_A_TIME = 4096
@@ -108,18 +108,27 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """One device: logits of its support (N, C) and of its held-out samples (B, C), and the labels (B,)."""
+    """One device.
+
+    Attributes:
+        device: Device id.
+        support: Logits of its support, (N, C), without the prior that the method itself may have read.
+        held_out: Logits of its held-out samples, (B, C), likewise.
+        labels: Their classes, (B,).
+        own_log_prior: Logarithms of the prior that the method read, (C,), or 0 where it reads none.
+    """
 
     device: str
     support: Logits
     held_out: Logits
     labels: NDArray[np.int64]
+    own_log_prior: NDArray[np.floating] | float = 0.0
 
     def predictions(self, calibration: Calibration | None) -> NDArray[np.int64]:
         """Return class indices (B,), corrected by the device's own class prior if there is a calibration."""
-        scores = self.held_out
+        scores = self.held_out + self.own_log_prior  # (B, C)
         if calibration is not None:
-            scores = corrected(scores, calibration, estimate_prior(self.support, calibration))  # (B, C)
+            scores = corrected(self.held_out, calibration, estimate_prior(self.support, calibration))  # (B, C)
         found: NDArray[np.int64] = scores.argmax(axis=1)
         return found
 
@@ -174,13 +183,29 @@ def _score_participant(trained: Trained, client: Participant, support_size: int 
     """Return a participant scored on its test data, tailored to its own training samples."""
     support = client.samples[:support_size]
     predictor = trained.predictor(client.device, support, client.labels[:support_size])
-    return Scored(client.device, trained.logits(predictor, support), trained.logits(predictor, client.test_samples), client.test_labels)
+    return _score(trained, client.device, predictor, support, (client.test_samples, client.test_labels))
+
+
+def _score(
+    trained: Trained,
+    name: str,
+    predictor: Predictor,
+    support: NDArray[np.generic],
+    held_out: tuple[NDArray[np.generic], NDArray[np.int64]],
+) -> Scored:
+    """Return a device scored on held-out samples (B, *shape) with labels (B,)."""
+    samples, labels = held_out
+    if not isinstance(predictor, PriorPredictor):
+        return Scored(name, trained.logits(predictor, support), trained.logits(predictor, samples), labels)
+    scores, own = predictor.scores, predictor.log_prior.cpu().numpy()
+    return Scored(name, trained.logits(scores, support), trained.logits(scores, samples), labels, own)
 
 
 def _calibration_data(trained: Trained, client: Participant, support_size: int | None) -> CalibrationData:
     """Return a participant's logits for calibration: of its validation samples, or of training samples where it has none."""
     support = client.samples[:support_size]
     predictor = trained.predictor(client.device, support, client.labels[:support_size])
+    predictor = predictor.scores if isinstance(predictor, PriorPredictor) else predictor
     has_validation = len(client.validation_labels) > 0
     samples, labels = (client.validation_samples, client.validation_labels) if has_validation else (client.samples, client.labels)
     classes = trained.logits(predictor, support[:1]).shape[1]
@@ -192,8 +217,7 @@ def _score_new(trained: Trained, device: NewDevice, answers: Answers, *, sees_la
     """Return a new device scored on its query data."""
     labels = answers.support_labels[device.device] if sees_labels else None
     predictor = trained.predictor(device.device, device.support, labels)
-    truth = answers.query_labels[device.device]
-    return Scored(device.device, trained.logits(predictor, device.support), trained.logits(predictor, device.query), truth)
+    return _score(trained, device.device, predictor, device.support, (device.query, answers.query_labels[device.device]))
 
 
 def _score_pooled(trained: Trained, data: FederatedData, answers: Answers) -> Scored:
@@ -204,7 +228,7 @@ def _score_pooled(trained: Trained, data: FederatedData, answers: Answers) -> Sc
     query = np.concatenate([c.test_samples for c in data.participants] + [d.query for d in data.new_devices])
     truth = np.concatenate([c.test_labels for c in data.participants] + [answers.query_labels[d.device] for d in data.new_devices])
     predictor = trained.predictor(POOLED_DEVICE, support, None)
-    return Scored(POOLED_DEVICE, trained.logits(predictor, support), trained.logits(predictor, query), truth)
+    return _score(trained, POOLED_DEVICE, predictor, support, (query, truth))
 
 
 def _confusion(new: list[Scored]) -> list[list[int]]:

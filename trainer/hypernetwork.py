@@ -53,11 +53,12 @@ class ChunkedHypernetwork(nn.Module):
         targets: Name and shape of each tensor to generate.
         condition: Length E of the condition; conditions lie on the simplex.
         size: Sizes of the network.
+        scale: Factor on what is written at the start: 1 for whole weights, less for changes to others.
     """
 
     chunk_scale: Tensor
 
-    def __init__(self, targets: Mapping[str, torch.Size], condition: int, size: HypernetworkSize) -> None:
+    def __init__(self, targets: Mapping[str, torch.Size], condition: int, size: HypernetworkSize, scale: float = 1.0) -> None:
         super().__init__()
         self.targets = dict(targets)
         self.groups = _group_by_scale(self.targets)
@@ -70,15 +71,15 @@ class ChunkedHypernetwork(nn.Module):
         # Stored (H, chunk size), not as nn.Linear stores it: the gradient of that layout takes half the time.
         self.write = nn.Parameter(torch.empty(size.hidden, size.chunk_size))
         self.condition_scale = math.sqrt(condition)  # a uniform simplex point then has length 1
-        self._initialise(size)
+        self._initialise(size, scale)
 
-    def _initialise(self, size: HypernetworkSize) -> None:
+    def _initialise(self, size: HypernetworkSize, scale: float) -> None:
         """Give hidden units and outputs unit variance for a uniform condition."""
         first = 1.0 / math.sqrt(1.0 + size.chunk_embedding)
         nn.init.normal_(self.from_condition.weight, std=first)
         nn.init.zeros_(self.from_condition.bias)
         nn.init.normal_(self.from_chunk.weight, std=first)
-        nn.init.normal_(self.write, std=math.sqrt(2.0 / size.hidden))  # half of the units pass the ReLU
+        nn.init.normal_(self.write, std=scale * math.sqrt(2.0 / size.hidden))  # half of the units pass the ReLU
 
     def forward(self, condition: Tensor) -> dict[str, Tensor]:
         """Return the named weights (M, *shape), in target order, for conditions (M, E)."""

@@ -20,7 +20,12 @@ def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None)
     Written as log-softmax and gather: the exporter translates the fused operator's gradient wrongly.
     """
     chosen = torch.log_softmax(logits, dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)  # (B,)
-    return -chosen.mean() if weights is None else -(chosen * weights).sum() / weights.sum()
+    return -mean_of_samples(chosen, weights)
+
+
+def mean_of_samples(values: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean of one value a sample, (B,), weighted by ``weights`` (B,) if given: padding has weight 0."""
+    return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
 
 def log_frequencies(labels: Tensor, like: Tensor) -> Tensor:

@@ -26,3 +26,12 @@ def round_progress(title: str, rounds: int, *, quiet: bool) -> Iterator[Callable
             progress.update(bar, completed=done, loss=f"loss {loss:.3f}")
 
         yield observe
+
+
+@contextmanager
+def count_progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr and yield what is called with the number of things done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+        bar = progress.add_task(f"{title:>12}", total=total)
+        yield lambda done: progress.update(bar, completed=done)

@@ -33,7 +33,9 @@ VARIANTS: list[MethodSettings] = [
     HyperFedZero(**SMALL, tailored="head"),
     HyperFedZero(**SMALL, scope="sample"),
     HyperFedZero(**{**SMALL, "noise": False}),
-    HyperFedZero(**SMALL, balance_weight=0.1, entropy_weight=0.1, episode_probability=0.0, label_weight=0.0),
+    HyperFedZero(**SMALL, balance_weight=0.1, entropy_weight=0.1, episode_probability=0.0, label_weight=0.0, prior="none"),
+    HyperFedZero(**SMALL, tailored="none"),
+    HyperFedZero(**SMALL, base=False, balanced_softmax=0.0),
 ]
 
 
@@ -109,15 +111,18 @@ def reference_loss(state: dict[str, np.ndarray], samples: np.ndarray, labels: np
     pre = state["hypernetwork.from_condition.weight"] @ condition + state["hypernetwork.from_condition.bias"]
     units = np.maximum(pre + state["hypernetwork.chunk_embeddings"] @ state["hypernetwork.from_chunk.weight"].T, 0)
     chunks = units @ state["hypernetwork.write"]  # six chunks of 16 for w1, one for both biases, two for w2
-    w1 = chunks[:6].reshape(6, 16) / 4.0
-    b1, b2 = chunks[6, :6] * 0.05, chunks[6, 6:9] * 0.05
-    w2 = chunks[7:].ravel()[:18].reshape(3, 6) / np.sqrt(6.0)
+    w1 = chunks[:6].reshape(6, 16) / 4.0 + state.get("classifier.layers.0.weight", 0)
+    b1 = chunks[6, :6] * 0.05 + state.get("classifier.layers.0.bias", 0)
+    b2 = chunks[6, 6:9] * 0.05 + state.get("classifier.layers.1.bias", 0)
+    w2 = chunks[7:].ravel()[:18].reshape(3, 6) / np.sqrt(6.0) + state.get("classifier.layers.1.weight", 0)
     scores = np.maximum(x @ w1.T + b1, 0) @ w2.T + b2
-    return reference_cross_entropy(scores, labels) + 0.4 * reference_cross_entropy(read, labels)
+    shift = 0.7 * np.log(np.bincount(labels, minlength=3) / len(labels) + 1e-4)
+    return reference_cross_entropy(scores + shift, labels) + 0.4 * reference_cross_entropy(read + shift, labels)
 
 
-def test_the_step_of_hyperfedzero_matches_numpy_and_finite_differences() -> None:
-    method = HyperFedZero(**SMALL, label_weight=0.4).bind(TASK, torch.float64)
+@pytest.mark.parametrize("base", [True, False])
+def test_the_step_of_hyperfedzero_matches_numpy_and_finite_differences(base: bool) -> None:
+    method = HyperFedZero(**SMALL, label_weight=0.4, balanced_softmax=0.7, base=base).bind(TASK, torch.float64)
     state = method.initial_state(2)
     generator = np.random.default_rng(0)
     samples = generator.integers(0, 17, (8, 4, 4)).astype(np.uint8)

@@ -144,6 +144,23 @@ class DeviceView:
     seed: int
 
 
+@dataclass(frozen=True, eq=False)
+class PriorPredictor:
+    """A predictor that knows the device's class prior apart from the scores, so that another estimate can take its place.
+
+    Attributes:
+        scores: Raw samples (B, *shape) -> logits (B, C) under equal classes.
+        log_prior: Logarithms of the class prior, (C,).
+    """
+
+    scores: Predictor
+    log_prior: Tensor
+
+    def __call__(self, samples: Tensor) -> Tensor:
+        """Return logits (B, C) under the prior."""
+        return self.scores(samples) + self.log_prior
+
+
 class Method(Protocol):
     """A method bound to a task. ``MethodBase`` has the answers that most methods share."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,9 +15,10 @@ from trainer.methods.distribution_embedding import DistributionExtractor
 from trainer.models.mlp import FIRST_WEIGHT, MLP, Normalise
 
 EMBEDDING_FLOOR = 1e-6  # keeps the logarithm of an unused dimension finite
+PRIOR_FLOOR = 1e-3  # of a class that the support seems to lack
 
 Scope = Literal["device", "sample"]
-Tailored = Literal["whole", "head"]
+Tailored = Literal["whole", "head", "none"]
 
 
 class Forward(NamedTuple):
@@ -27,13 +29,32 @@ class Forward(NamedTuple):
     label_logits: Tensor | None
 
 
+@dataclass(frozen=True)
+class NetworkPlan:
+    """How the networks are put together.
+
+    Attributes:
+        tailored: Which of the classifier's parameters are tailored.
+        base: Whether the classifier has federated weights that the hypernetwork changes; else it writes them whole.
+        change_scale: Size of those changes at the start, as a share of weights written whole.
+        hypernetwork: Sizes of the hypernetwork.
+        label_classes: Classes that a linear head must read from an embedding; 0 for no such head.
+    """
+
+    tailored: Tailored
+    base: bool
+    change_scale: float
+    hypernetwork: HypernetworkSize
+    label_classes: int
+
+
 def tailored_names(classifier: nn.Module, tailored: Tailored) -> list[str]:
-    """Return the parameters that are generated: all of them, or those of the last layer (the head)."""
+    """Return the parameters that are tailored: all of them, those of the last layer (the head), or none."""
     names = [name for name, _ in classifier.named_parameters()]
     if tailored == "whole":
         return names
     last_layer = names[-1].rpartition(".")[0]
-    return [name for name in names if name.rpartition(".")[0] == last_layer]
+    return [name for name in names if name.rpartition(".")[0] == last_layer] if tailored == "head" else []
 
 
 class HyperFedZeroNetwork(nn.Module):
@@ -42,35 +63,38 @@ class HyperFedZeroNetwork(nn.Module):
     Args:
         normalise: From raw samples to model inputs.
         extractor: From model inputs to embeddings.
-        classifier: The target network; its tailored parameters are never used as they stand.
-        tailored: Which of its parameters are generated.
-        size: Sizes of the hypernetwork.
-        label_classes: Classes that a linear head must read from an embedding, in training only; 0 for no such head.
+        classifier: The target network; without ``base`` its tailored parameters are never used as they stand.
+        plan: How the networks are put together.
     """
 
-    def __init__(
-        self,
-        normalise: Normalise,
-        extractor: DistributionExtractor,
-        classifier: nn.Module,
-        tailored: Tailored,
-        size: HypernetworkSize,
-        label_classes: int = 0,
-    ) -> None:
+    def __init__(self, normalise: Normalise, extractor: DistributionExtractor, classifier: nn.Module, plan: NetworkPlan) -> None:
         super().__init__()
         self.normalise = normalise
         self.extractor = extractor
         self.classifier = classifier
+        self.base = plan.base
         shapes = dict(classifier.named_parameters())
-        targets = {name: shapes[name].shape for name in tailored_names(classifier, tailored)}
+        targets = {name: shapes[name].shape for name in tailored_names(classifier, plan.tailored)}
         embedding = extractor.project.out_features
-        self.hypernetwork = ChunkedHypernetwork(targets, embedding, size)
-        self.label_head = nn.Linear(embedding, label_classes) if label_classes else None
+        scale = plan.change_scale if plan.base else 1.0
+        self.hypernetwork = ChunkedHypernetwork(targets, embedding, plan.hypernetwork, scale) if targets else None
+        self.label_head = nn.Linear(embedding, plan.label_classes) if plan.label_classes else None
+
+    @property
+    def targets(self) -> dict[str, torch.Size]:
+        """Return name and shape of each tailored parameter."""
+        return {} if self.hypernetwork is None else self.hypernetwork.targets
 
     def generate(self, condition: Tensor) -> dict[str, Tensor]:
         """Return the tailored weights (M, *shape) by name for conditions (M, E)."""
-        weights: dict[str, Tensor] = self.hypernetwork(condition)
-        return weights
+        return {} if self.hypernetwork is None else self._with_base(self.hypernetwork(condition))
+
+    def _with_base(self, written: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return written weights (M, *shape), added to the federated ones if there are any."""
+        if not self.base:
+            return written
+        own = dict(self.classifier.named_parameters())
+        return {name: own[name] + change for name, change in written.items()}
 
     def classify(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         """Return logits (B, C) of normalised samples (B, *shape) under one set of tailored weights (*shape)."""
@@ -103,36 +127,49 @@ class HyperFedZeroNetwork(nn.Module):
 
     def _classify_under(self, condition: Tensor, x: Tensor) -> Tensor:
         """Return logits (B, C) of normalised samples (B, *shape) under the classifier of one condition (1, E)."""
+        if self.hypernetwork is None:
+            return self.classify({}, x)
         units = self.hypernetwork.units(condition)
-        in_rows = isinstance(self.classifier, MLP) and self.hypernetwork.writes_rows(FIRST_WEIGHT)
-        written = self.hypernetwork.write_weights(units, FIRST_WEIGHT if in_rows else None)
+        if not (isinstance(self.classifier, MLP) and self.hypernetwork.writes_rows(FIRST_WEIGHT)):
+            written = self._with_base(self.hypernetwork.write_weights(units))
+            return self.classify({name: tensor.squeeze(0) for name, tensor in written.items()}, x)
+        flat = x.flatten(1)  # (B, inputs)
+        product = self.hypernetwork.apply_rows(FIRST_WEIGHT, units, flat)  # (B, units)
+        if self.base:
+            product = product + flat @ dict(self.classifier.named_parameters())[FIRST_WEIGHT].T  # (B, units)
+        written = self._with_base(self.hypernetwork.write_weights(units, FIRST_WEIGHT))
         weights = {name: tensor.squeeze(0) for name, tensor in written.items()}  # (*shape)
-        product = self.hypernetwork.apply_rows(FIRST_WEIGHT, units, x.flatten(1)) if in_rows else None  # (B, units)
-        inputs = (x,) if product is None else (x, product)
-        logits: Tensor = functional_call(self.classifier, weights, inputs)
+        logits: Tensor = functional_call(self.classifier, weights, (x, product))
         return logits
+
+    def label_posteriors(self, embeddings: Tensor) -> Tensor:
+        """Return class posteriors (B, C) under equal classes, read from embeddings (B, E)."""
+        logits = self._label_logits(embeddings)
+        assert logits is not None, "only a network with a label head is asked"  # noqa: S101  # an invariant, not a check of input
+        return torch.softmax(logits, dim=1)  # (B, C)
 
     def _label_logits(self, embeddings: Tensor) -> Tensor | None:
         """Return class scores (B, C) read from the logarithms of single samples' embeddings (B, E)."""
         return None if self.label_head is None else self.label_head(torch.log(embeddings + EMBEDDING_FLOOR))
 
     def federated_parameters(self) -> dict[str, Tensor]:
-        """Return what is trained and travels: everything but the classifier's tailored parameters."""
-        skipped = {f"classifier.{name}" for name in self.hypernetwork.targets}
+        """Return what is trained and travels: everything but classifier weights that are written whole."""
+        skipped = set() if self.base else {f"classifier.{name}" for name in self.targets}
         return {name: tensor.detach() for name, tensor in self.named_parameters() if name not in skipped}
 
 
 class Embed(nn.Module):
-    """Entry point ``embed``: raw samples (N, *shape) -> embeddings (N, E), without noise."""
+    """Entry point ``embed``: raw samples (N, *shape) -> embeddings (N, E), without noise; with class posteriors (N, E + C) if read."""
 
-    def __init__(self, network: HyperFedZeroNetwork) -> None:
+    def __init__(self, network: HyperFedZeroNetwork, *, with_prior: bool) -> None:
         super().__init__()
         self.network = network
+        self.with_prior = with_prior
 
     def forward(self, samples: Tensor) -> Tensor:
-        """Return embeddings (N, E)."""
-        embeddings: Tensor = self.network.extractor(self.network.normalise(samples))
-        return embeddings
+        """Return embeddings (N, E), or (N, E + C)."""
+        embeddings: Tensor = self.network.extractor(self.network.normalise(samples))  # (N, E)
+        return torch.cat([embeddings, self.network.label_posteriors(embeddings)], dim=1) if self.with_prior else embeddings
 
 
 class Features(nn.Module):
@@ -148,30 +185,42 @@ class Features(nn.Module):
 
 
 class Generate(nn.Module):
-    """Entry point ``generate``: conditions (M, E) -> tailored weights (M, *shape), a tuple in target order."""
+    """Entry point ``generate``: conditions -> tailored weights (M, *shape), and the log prior (M, C) if it is read."""
 
-    def __init__(self, network: HyperFedZeroNetwork) -> None:
+    def __init__(self, network: HyperFedZeroNetwork, *, with_prior: bool) -> None:
         super().__init__()
         self.network = network
+        self.with_prior = with_prior
 
     def forward(self, embedding: Tensor) -> tuple[Tensor, ...]:
-        """Return the tailored weights."""
-        return tuple(self.network.generate(embedding).values())
+        """Return the tailored weights of conditions (M, E), or (M, E + C) of which the last C are a class prior."""
+        size = self.network.extractor.project.out_features
+        weights = tuple(self.network.generate(embedding[:, :size]).values())
+        return (*weights, log_prior(embedding[:, size:])) if self.with_prior else weights
 
 
 class Classify(nn.Module):
     """Entry point ``classify``: raw samples (B, *shape) and tailored weights in target order -> logits (B, C)."""
 
-    def __init__(self, network: HyperFedZeroNetwork, scope: Scope) -> None:
+    def __init__(self, network: HyperFedZeroNetwork, scope: Scope, *, with_prior: bool) -> None:
         super().__init__()
         self.network = network
         self.scope = scope
+        self.with_prior = with_prior
 
     def forward(self, samples: Tensor, *weights: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        named = dict(zip(self.network.hypernetwork.targets, weights, strict=True))
+        """Return logits (B, C); the log prior (C,), if there is one, comes last among the weights."""
+        named = dict(zip(self.network.targets, weights, strict=not self.with_prior))
         x = self.network.normalise(samples)  # (B, *shape)
-        return self.network.classify_each(named, x) if self.scope == "sample" else self.network.classify(named, x)
+        if self.scope == "sample":
+            return self.network.classify_each(named, x)
+        logits = self.network.classify(named, x)  # (B, C)
+        return logits + weights[-1] if self.with_prior else logits
+
+
+def log_prior(prior: Tensor) -> Tensor:
+    """Return the logarithms (..., C) of class priors, floored so that no class becomes impossible."""
+    return torch.log(prior + PRIOR_FLOOR)
 
 
 def load_frozen(network: HyperFedZeroNetwork, state: dict[str, Tensor]) -> HyperFedZeroNetwork:
