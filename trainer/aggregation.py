@@ -1,6 +1,11 @@
-"""How updates become the next server state."""
+"""How updates become the next server state.
+
+Sums run in float64 over the devices in ascending order of their ids, so a result does not depend on who was first.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 
@@ -8,19 +13,42 @@ from trainer.methods.base import State, Updates
 
 
 def weighted_mean(updates: Updates) -> State:
-    """Return the mean of the clients' states weighted by their sample counts (FedAvg, McMahan et al., 2017).
-
-    Sums run in float64 over the devices in ascending order of their ids, so the result does not depend on who was
-    first.
-    """
+    """Return the mean of the clients' states weighted by their sample counts (FedAvg, McMahan et al., 2017)."""
     weights = updates.sample_counts.to(torch.float64)  # (M,)
     shares = (weights / weights.sum()).tolist()
-    totals = {name: torch.zeros(tensor.shape[1:], dtype=torch.float64, device=tensor.device) for name, tensor in updates.chunks[0].items()}
-    place = 0
+    first = updates.chunks[0]
+    totals = {name: torch.zeros(tensor.shape[1:], dtype=torch.float64, device=tensor.device) for name, tensor in first.items()}
+    for share, state in zip(shares, client_states(updates), strict=True):
+        for name, tensor in state.items():
+            totals[name].add_(tensor, alpha=share)
+    return {name: total.to(first[name].dtype) for name, total in totals.items()}
+
+
+def weighted_mean_by_slot(updates: Updates, slots: str, before: State) -> State:
+    """Return for each of S slots the mean of what the clients sent for it, weighted by their sample counts.
+
+    Args:
+        updates: Tensors (K, *shape) of each client, under the names of ``before``.
+        slots: Name of the update that tells which slots a client's K rows belong to, (K,) int64.
+        before: The slots before the round, (S, *shape): a slot for which nobody sent anything stays as it is.
+    """
+    totals = {name: torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device) for name, tensor in before.items()}
+    weights = [0.0] * len(next(iter(before.values())))
+    for count, state in zip(updates.sample_counts.tolist(), client_states(updates), strict=True):
+        for place, slot in enumerate(state[slots].tolist()):
+            weights[slot] += count
+            for name, total in totals.items():
+                total[slot].add_(state[name][place], alpha=count)
+    after = {name: tensor.clone() for name, tensor in before.items()}
+    for slot, weight in enumerate(weights):
+        for name, tensor in after.items():
+            if weight:
+                tensor[slot] = totals[name][slot] / weight
+    return after
+
+
+def client_states(updates: Updates) -> Iterator[State]:
+    """Yield each client's own tensors (*shape), in the order of ``updates.devices``."""
     for chunk in updates.chunks:
-        size = len(next(iter(chunk.values())))
-        for name, stacked in chunk.items():
-            for share, tensor in zip(shares[place : place + size], stacked, strict=True):
-                totals[name].add_(tensor, alpha=share)
-        place += size
-    return {name: total.to(updates.chunks[0][name].dtype) for name, total in totals.items()}
+        for place in range(len(next(iter(chunk.values()), ()))):
+            yield {name: tensor[place] for name, tensor in chunk.items()}

@@ -113,7 +113,11 @@ class ClassifierMethod(MethodBase):
 
     def loss(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return the mean cross-entropy of a batch, a scalar."""
-        return self.loss_of(self.logits(weights, batch["samples"], part_of(batch, MASK)), batch)
+        return self.loss_of(self.batch_logits(weights, batch), batch)
+
+    def batch_logits(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Return logits (B, C) of a batch under these weights, with the dropout that the batch has random bytes for."""
+        return self.logits(weights, batch["samples"], part_of(batch, MASK))
 
     def loss_of(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of logits (B, C) of a batch, a scalar."""
@@ -135,13 +139,22 @@ class ClassifierMethod(MethodBase):
 
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return the classifier with its weights as constants."""
-        network = self._network()
         weights = self.global_weights(server)
-        check_state(dict(network.named_parameters()), weights)
-        network.load_state_dict(weights, strict=False)  # what is left are buffers, which hold the normalisation
-        samples = self.task.samples_tensor()
+        check_state(dict(self.network.named_parameters()), weights)
+        return (self.classify_part(self.network_with(weights)),)
+
+    def network_with(self, weights: State) -> nn.Sequential:
+        """Return normalisation and classifier with these weights, frozen."""
+        network = self._network()
+        for name, tensor in weights.items():
+            module, _, own = name.rpartition(".")
+            setattr(network.get_submodule(module), own, nn.Parameter(tensor, requires_grad=False))
+        return network
+
+    def classify_part(self, network: nn.Module) -> Part:
+        """Return a network from raw samples to logits as the part that classifies."""
         logits = PartTensor("logits", "float32", ("batch", len(self.task.classes)), "class scores before the softmax")
-        return (Part("classify", network, (samples,), (logits,), judged_by_label=True),)
+        return Part("classify", network, (self.task.samples_tensor(),), (logits,), judged_by_label=True)
 
     def sizes(self, server: State) -> dict[str, int]:
         """Return the number of weights that travel and of those that classify."""

@@ -12,22 +12,28 @@ from trainer.methods.base import MethodSettings
 from trainer.methods.ditto import Ditto
 from trainer.methods.fedavg import FedAvg
 from trainer.methods.fedavg_ft import FedAvgFineTuned
+from trainer.methods.fedjets import FedJets
 from trainer.methods.fedprox import FedProx
 from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.local import Local
 from trainer.methods.perfedavg import PerFedAvg
+from trainer.methods.pfedhn import PFedHN
 from trainer.methods.pfedme import PFedMe
+from trainer.methods.scaffold import Scaffold
 from trainer.settings import build_settings
 
 METHODS: Mapping[str, type[Any]] = {
     Ditto.name: Ditto,
     FedAvg.name: FedAvg,
     FedAvgFineTuned.name: FedAvgFineTuned,
+    FedJets.name: FedJets,
     FedProx.name: FedProx,
     HyperFedZero.name: HyperFedZero,
     Local.name: Local,
     PerFedAvg.name: PerFedAvg,
+    PFedHN.name: PFedHN,
     PFedMe.name: PFedMe,
+    Scaffold.name: Scaffold,
 }
 
 

@@ -22,7 +22,9 @@ from trainer.methods.registry import METHODS
 TASK = Task((4, 4), "uint8", 0.0, 16.0, ("a", "b", "c"))
 SMALL: dict[str, Any] = {"model": "mlp-6", "local_steps": 2, "batch_size": 8}
 OWN: dict[str, dict[str, Any]] = {
+    "fedjets": {"experts": 3, "warmup_rounds": 1},
     "local": {"scratch_steps": 8},
+    "pfedhn": {"hidden": 5, "hidden_layers": 1, "embedding": 3, "embedding_steps": 4},
     "pfedme": {"inner_steps": 2},
 }
 SEED = 3
@@ -42,10 +44,15 @@ def settings_of(name: str, **values: Any) -> Any:
     return METHODS[name](**{key: value for key, value in {**SMALL, **OWN.get(name, {})}.items() if key in fields} | values)
 
 
-@cache
 def bound(name: str, dtype: torch.dtype = torch.float64, **values: Any) -> Any:
     """Return a method with small settings, bound to the task; of any type, because tests look at its own steps."""
-    return settings_of(name, **values).bind(TASK, dtype)
+    return _bound(settings_of(name, **values), dtype)
+
+
+@cache
+def _bound(settings: Any, dtype: torch.dtype) -> Any:
+    """Return the same method for the same settings, so that its traces are made once."""
+    return settings.bind(TASK, dtype)
 
 
 def make_clients(sizes: tuple[int, ...] = (20, 13, 31, 24)) -> list[Client]:
