@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_runtime.label_shift import Calibration, calibration_of_prior, corrected, estimate_prior
+from protocol.errors import InputError
 
 BIAS_PENALTY = 1e-3
-Candidates = Mapping[str, Calibration]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,22 +31,32 @@ class CalibrationData:
     class_counts: NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Calibrations by name, and the accuracy that each reaches on participants' validation data."""
+
+    calibrations: Mapping[str, Calibration]
+    scores: Mapping[str, float]
+
+    def choose(self, allowed: Sequence[str]) -> tuple[str, Calibration]:
+        """Return name and calibration of the allowed candidate that corrects best."""
+        unknown = sorted(set(allowed) - set(self.scores))
+        if unknown or not allowed:
+            raise InputError("correction is unknown", expected=" or ".join(self.scores), got=", ".join(unknown) or "none")
+        best = max(allowed, key=lambda name: self.scores[name])
+        return best, self.calibrations[best]
+
+
 def candidates(participants: Sequence[CalibrationData]) -> Candidates:
-    """Return the calibrations by name: ``uniform``, ``pooled`` and ``fitted``."""
+    """Return the calibrations ``uniform``, ``pooled`` and ``fitted``."""
     pooled = np.sum([each.class_counts for each in participants], axis=0).astype(np.float64)  # (C,)
     pooled /= pooled.sum()
     uniform = np.full(len(pooled), 1.0 / len(pooled))  # (C,)
     bases = {"uniform": calibration_of_prior(uniform).bias, "pooled": calibration_of_prior(pooled).bias}
     found = {name: _fit(participants, bias, free=False) for name, bias in bases.items()}
-    return found | {"fitted": _fit(participants, bases["uniform"], free=True)}
-
-
-def choose(participants: Sequence[CalibrationData], allowed: Sequence[str] = ("uniform", "pooled")) -> tuple[str, Calibration]:
-    """Return name and calibration of the candidate that corrects best on the participants' validation data."""
-    found = {name: calibration for name, calibration in candidates(participants).items() if name in allowed}
-    scores = {name: np.mean([_accuracy(each, calibration) for each in participants]) for name, calibration in found.items()}
-    best = max(scores, key=lambda name: float(scores[name]))
-    return best, found[best]
+    found["fitted"] = _fit(participants, bases["uniform"], free=True)
+    scores = {name: float(np.mean([_accuracy(each, own) for each in participants])) for name, own in found.items()}
+    return Candidates(found, scores)
 
 
 def _accuracy(participant: CalibrationData, calibration: Calibration) -> float:

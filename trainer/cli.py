@@ -60,7 +60,7 @@ def experiment_from(options: Mapping[str, Any]) -> Experiment:
 
 
 @click.command(epilog="Example: fedtailor train hyperfedzero --data fashion-mnist --rounds 300 --seed 0 --out runs/first")
-@click.argument("method", type=click.Choice(list(METHODS)), required=False)
+@click.argument("method", required=False)
 @experiment_options
 @click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Seed of everything random.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting of the method, VALUE as JSON; repeatable.")
@@ -70,7 +70,7 @@ def experiment_from(options: Mapping[str, Any]) -> Experiment:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def train(**options: Any) -> None:
-    """Train METHOD and evaluate its last round."""
+    """Train METHOD, or a variant that the configuration file names, and evaluate its last round."""
     training = _prepare(options)
     config = training.run.config
     with round_progress(config.method, config.rounds, quiet=options["quiet"]) as observe:
@@ -89,10 +89,9 @@ def _prepare(options: Mapping[str, Any]) -> Training:
                 "--resume takes no other choice", expected="fedtailor train --resume FOLDER", hint="the folder holds all settings"
             )
         return Training.resume(options["resume"])
-    method = options["method"]
-    if method is None:
+    if options["method"] is None:
         raise InputError("no method was named", expected=" or ".join(METHODS), hint="fedtailor train METHOD, or --resume FOLDER")
-    experiment = experiment_from(options)
+    method, experiment = experiment_from(options).resolve(options["method"])
     own = merged(experiment.methods.get(method, {}), parse_assignments(options["assignments"]))
     experiment = dataclasses.replace(experiment, methods={**experiment.methods, method: own})
     return Training.start(experiment, method, options["seed"], options["out"])

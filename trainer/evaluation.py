@@ -15,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from edge_runtime.label_shift import Calibration, corrected, estimate_prior
-from trainer.calibration import CalibrationData, choose
-from trainer.data.federation import Answers, FederatedData, NewDevice, Participant
+from trainer.calibration import CalibrationData, candidates
+from trainer.data.federation import Answers, FederatedData, NewDevice, Participant, SplitSettings
 from trainer.methods.base import DeviceView, Method, Predictor, PriorPredictor, State
+from trainer.validation import MadeUpDevice, made_up_devices
 
 POOLED_SUPPORT = 256
 ROWS_AT_A_TIME = 4096
@@ -96,6 +97,9 @@ class Evaluation:
         shifted: With each device's class prior estimated from its unlabelled samples.
         calibration: Which training prior that correction assumes: ``uniform``, ``pooled`` or ``fitted``.
         new_device_uses: What the method reads of a new device: ``nothing``, ``samples`` or ``labels``.
+        candidates: zACC under every calibration that could have been chosen, for information.
+        validation: Mean accuracy on made-up devices from participants' validation samples, plain; None without such samples.
+        validation_shifted: The same with label shift corrected.
         confusion: Of all new devices' query samples, [true class][predicted class].
     """
 
@@ -103,6 +107,9 @@ class Evaluation:
     shifted: Accuracies
     calibration: str
     new_device_uses: str
+    candidates: dict[str, float]
+    validation: float | None
+    validation_shifted: float | None
     confusion: list[list[int]]
 
 
@@ -138,7 +145,7 @@ class Scored:
 
 
 def evaluate(
-    trained: Trained, data: FederatedData, answers: Answers, support_size: int | None, correction: tuple[str, ...] = ("uniform", "pooled")
+    trained: Trained, data: FederatedData, answers: Answers, split: SplitSettings, correction: tuple[str, ...] = ("uniform", "pooled")
 ) -> Evaluation:
     """Return the accuracies of a trained method.
 
@@ -146,21 +153,31 @@ def evaluate(
         trained: The method at work.
         data: Participants and new devices.
         answers: Labels of the new devices; those of the support reach a method only if it declares that it uses labels.
-        support_size: Unlabelled samples that a participant is tailored to, at most; None for all.
+        split: The cut; its support size bounds what a participant is tailored to.
         correction: Calibrations that label-shift correction may choose from, on participants' data.
     """
     sees_labels = trained.method.new_device_uses == "labels"
-    participants = [_score_participant(trained, client, support_size) for client in data.participants]
+    participants = [_score_participant(trained, client, split.support_size) for client in data.participants]
     new = [_score_new(trained, device, answers, sees_labels=sees_labels) for device in data.new_devices]
+    made_up = [_score_made_up(trained, device, sees_labels=sees_labels) for device in made_up_devices(data, split)]
     pooled = _score_pooled(trained, data, answers)
-    name, calibration = choose([_calibration_data(trained, client, support_size) for client in data.participants], correction)
+    found = candidates([_calibration_data(trained, client, split.support_size) for client in data.participants])
+    name, calibration = found.choose(correction)
     return Evaluation(
         plain=_accuracies(participants, new, pooled, None),
         shifted=_accuracies(participants, new, pooled, calibration),
         calibration=name,
         new_device_uses=trained.method.new_device_uses,
+        candidates={each: _mean_accuracy(new, own) for each, own in found.calibrations.items()},
+        validation=_mean_accuracy(made_up, None) if made_up else None,
+        validation_shifted=_mean_accuracy(made_up, calibration) if made_up else None,
         confusion=_confusion(new),
     )
+
+
+def _mean_accuracy(devices: list[Scored], calibration: Calibration | None) -> float:
+    """Return the mean accuracy over devices; NaN over none."""
+    return float(np.mean([each.accuracy(calibration) for each in devices])) if devices else float("nan")
 
 
 def _accuracies(participants: list[Scored], new: list[Scored], pooled: Scored, calibration: Calibration | None) -> Accuracies:
@@ -218,6 +235,12 @@ def _score_new(trained: Trained, device: NewDevice, answers: Answers, *, sees_la
     labels = answers.support_labels[device.device] if sees_labels else None
     predictor = trained.predictor(device.device, device.support, labels)
     return _score(trained, device.device, predictor, device.support, (device.query, answers.query_labels[device.device]))
+
+
+def _score_made_up(trained: Trained, device: MadeUpDevice, *, sees_labels: bool) -> Scored:
+    """Return a made-up device scored on its query data."""
+    predictor = trained.predictor(device.device, device.support, device.support_labels if sees_labels else None)
+    return _score(trained, device.device, predictor, device.support, (device.query, device.query_labels))
 
 
 def _score_pooled(trained: Trained, data: FederatedData, answers: Answers) -> Scored:

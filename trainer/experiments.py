@@ -29,7 +29,7 @@ from trainer.data.dataset import Dataset
 from trainer.data.datasets import load_dataset
 from trainer.data.federation import SplitSettings
 from trainer.data.presets import preset_for
-from trainer.methods.registry import merged, method_settings
+from trainer.methods.registry import METHODS, merged, method_settings
 from trainer.settings import build_settings
 from trainer.simulation import default_split
 
@@ -58,6 +58,7 @@ class Experiment:
         checkpoint_every: Rounds between two checkpoints.
         split: Fields of the cut that differ from the data set's preset.
         methods: Settings of each method that differ from the preset and the defaults, by method name.
+        variants: Methods under names of their own, with settings over those of the method.
     """
 
     data: str = "digits"
@@ -72,6 +73,7 @@ class Experiment:
     checkpoint_every: int = 25
     split: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -79,6 +81,26 @@ class Experiment:
             raise InputError("rounds is out of range", expected="1 to 1000000", got=self.rounds)
         if self.checkpoint_every < 1:
             raise InputError("checkpoint_every is out of range", expected="1 or more", got=self.checkpoint_every)
+        for name, values in self.variants.items():
+            self.resolve(name)
+            if set(values) - {"method", "settings"}:
+                raise InputError(f"variant {name} was not understood", expected="method and settings", got=sorted(values))
+
+    def resolve(self, name: str) -> tuple[str, Experiment]:
+        """Return the method behind a name, and the experiment with a variant's settings put over the method's.
+
+        Raises:
+            InputError: There is neither such a method nor such a variant.
+        """
+        if name in METHODS:
+            return name, self
+        variant = self.variants.get(name)
+        if not isinstance(variant, Mapping) or variant.get("method") not in METHODS:
+            expected = " or ".join([*METHODS, *self.variants])
+            raise InputError("unknown method or variant", expected=expected, got=name, hint="variants stand in the configuration file")
+        method = str(variant["method"])
+        settings = merged(self.methods.get(method, {}), variant.get("settings", {}))
+        return method, dataclasses.replace(self, methods={**self.methods, method: settings}, variants={})
 
     def dataset(self) -> Dataset:
         """Return the data, through the backbone if there is one."""
@@ -131,4 +153,7 @@ def load_experiment(path: Path) -> Experiment:
     experiment: Experiment = build_settings(Experiment, values, path.name)
     for method, settings in experiment.methods.items():
         method_settings(method, settings)
+    for name in experiment.variants:
+        method, own = experiment.resolve(name)
+        method_settings(method, own.methods[method])
     return experiment

@@ -71,7 +71,9 @@ def embedding_health(embeddings: NDArray[np.float64], class_mixes: NDArray[np.fl
 
 def _probe(embeddings: NDArray[np.float64], class_mixes: NDArray[np.float64]) -> float:
     """Return the leave-one-out R² of a ridge regression from embeddings (M, E) to class mixes (M, C)."""
-    scale = max(float(embeddings.std()), 1e-12)
+    scale = float(embeddings.std())
+    if scale < 1e-9:  # all devices look alike: nothing can be read
+        return 0.0
     inputs = np.column_stack([embeddings / scale, np.ones(len(embeddings))])  # (M, E + 1)
     hat = inputs @ np.linalg.solve(inputs.T @ inputs + 0.1 * np.eye(inputs.shape[1]), inputs.T)  # (M, M)
     residual = (class_mixes - hat @ class_mixes) / (1 - np.diag(hat))[:, None]  # (M, C), exact for ridge

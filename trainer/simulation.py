@@ -69,7 +69,7 @@ class FittedRun:
 
     def evaluate(self, correction: tuple[str, ...] = ("uniform", "pooled")) -> Evaluation:
         """Return gACC, pACC and zACC after the last round, plain and with label-shift correction."""
-        return evaluate(self.trained, self.data, self._answers, self._split.support_size, correction)
+        return evaluate(self.trained, self.data, self._answers, self._split, correction)
 
 
 @dataclass(frozen=True, eq=False)

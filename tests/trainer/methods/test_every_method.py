@@ -123,7 +123,7 @@ def test_noise_for_support_labels_reaches_only_methods_that_declare_labels(name:
     generator = np.random.default_rng(1)
     noise = {device: generator.permutation(3)[labels] for device, labels in federation.answers.support_labels.items()}
     noisy = Answers(federation.answers.query_labels, {device: (labels + 1) % 3 for device, labels in noise.items()})
-    known, unknown = (evaluate(fitted.trained, federation.data, answers, 16) for answers in (federation.answers, noisy))
+    known, unknown = (evaluate(fitted.trained, federation.data, answers, federation.split) for answers in (federation.answers, noisy))
     if federation.method.new_device_uses == "labels":
         assert known.plain.participants == unknown.plain.participants
     else:

@@ -1,0 +1,196 @@
+"""Several methods on the same data, cuts and budgets, over paired seeds.
+
+``NAME+em`` is a method with its label shift corrected on each device; it shares the training of ``NAME``. Finished runs
+found in the folder are not done again, so an interrupted comparison carries on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import InputError, RunFolderError
+from trainer.experiments import Experiment
+from trainer.methods.registry import method_settings, settings_as_values
+from trainer.runs import Run
+from trainer.statistics import Interval, bootstrap_interval, paired_differences
+
+CORRECTED = "+em"
+METRICS = ("gacc", "pacc", "zacc")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One method on one seed.
+
+    Attributes:
+        method: Name as it was asked for.
+        seed: Seed.
+        accuracies: ``gacc``, ``pacc`` and ``zacc``, shares.
+        megabytes: Of all rounds, up and down.
+        seconds: Of training.
+        new_device_uses: ``nothing``, ``samples`` or ``labels``.
+    """
+
+    method: str
+    seed: int
+    accuracies: Mapping[str, float]
+    megabytes: float
+    seconds: float
+    new_device_uses: str
+
+    def as_values(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        spent = {"bytes": round(self.megabytes * 1e6), "seconds": self.seconds, "new_device_uses": self.new_device_uses}
+        return {"method": self.method, "seed": self.seed, **self.accuracies, **spent}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: its name, seed and folder."""
+
+    name: str
+    seed: int
+    folder: Path
+
+
+def plan_jobs(names: Sequence[str], seeds: Sequence[int], folder: Path) -> list[Job]:
+    """Return the trainings that the names need, each once, seed by seed."""
+    trained = list(dict.fromkeys(name.removesuffix(CORRECTED) for name in names))
+    return [Job(name, seed, folder / f"{name}-seed{seed}") for seed in seeds for name in trained]
+
+
+def pending(jobs: Sequence[Job], experiment: Experiment) -> list[Job]:
+    """Return the jobs that are not done yet.
+
+    Raises:
+        RunFolderError: A folder holds a run with other settings.
+    """
+    return [job for job in jobs if not _is_done(job, experiment)]
+
+
+def _is_done(job: Job, experiment: Experiment) -> bool:
+    """Tell whether a job's folder holds its finished run."""
+    if not (job.folder / "evaluation.json").is_file():
+        return False
+    config, (method, own) = Run.open(job.folder).config, experiment.resolve(job.name)
+    settings = settings_as_values(method_settings(method, {**config.settings, **own.methods.get(method, {})}))
+    same = (config.method, config.data, config.seed) == (method, own.data, job.seed) and own.rounds in (None, config.rounds)
+    if not same or settings != config.settings:
+        raise RunFolderError(f"{job.folder} holds another run", hint="name another folder with --out")
+    return True
+
+
+def run_jobs(jobs: Sequence[Job], arguments: Sequence[str], workers: int, observe: Callable[[int], None]) -> None:
+    """Train every job in a process of its own, some at a time.
+
+    Args:
+        jobs: What to train.
+        arguments: Options of ``fedtailor train`` that describe the experiment.
+        workers: Processes at a time.
+        observe: Called with the number of jobs done.
+
+    Raises:
+        InputError: A training failed; its own sentence is repeated.
+    """
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(_train, job, arguments) for job in jobs]
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
+                observe(done)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _train(job: Job, arguments: Sequence[str]) -> None:
+    """Train one job as its own process; one that was interrupted carries on."""
+    fresh = not (job.folder / "config.json").is_file()
+    asked = [job.name, *arguments, "--seed", str(job.seed), "--out", str(job.folder)] if fresh else ["--resume", str(job.folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedtailor", "train", *asked, "--quiet", "--json"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sentence = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        raise InputError(f"training {job.name} with seed {job.seed} failed", got=sentence, hint=f"its folder is {job.folder}")
+
+
+def read_results(names: Sequence[str], seeds: Sequence[int], folder: Path) -> list[Result]:
+    """Return the results of finished runs, seed by seed."""
+    return [_result(name, seed, folder) for seed in seeds for name in names]
+
+
+def _result(name: str, seed: int, folder: Path) -> Result:
+    """Return one result."""
+    content = Run.open(folder / f"{name.removesuffix(CORRECTED)}-seed{seed}").evaluation()
+    row = content["shifted"] if name.endswith(CORRECTED) else content
+    uses = content["new_device_uses"]
+    if name.endswith(CORRECTED) and uses == "nothing":
+        uses = "samples"
+    sent = (content["bytes_up"] + content["bytes_down"]) / 1e6
+    return Result(name, seed, {metric: row[metric] for metric in METRICS}, sent, content["train_seconds"], uses)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the seeds say together about one method.
+
+    Attributes:
+        method: Its name.
+        new_device_uses: ``nothing``, ``samples`` or ``labels``.
+        means: Mean and 95 % interval of each accuracy.
+        differences: Mean and 95 % interval of the first method's accuracy minus this one's, seed by seed.
+        megabytes: Mean.
+        seconds: Mean.
+    """
+
+    method: str
+    new_device_uses: str
+    means: Mapping[str, Interval]
+    differences: Mapping[str, Interval]
+    megabytes: float
+    seconds: float
+
+    def as_values(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        intervals = {
+            kind: {metric: each._asdict() for metric, each in values.items()}
+            for kind, values in (("mean", self.means), ("first_minus_this", self.differences))
+        }
+        return {"new_device_uses": self.new_device_uses, **intervals, "bytes": round(self.megabytes * 1e6), "seconds": self.seconds}
+
+
+def summarise(results: Sequence[Result]) -> list[Summary]:
+    """Return one summary a method, in the order of first appearance."""
+    names = list(dict.fromkeys(result.method for result in results))
+    own = {name: [result for result in results if result.method == name] for name in names}
+    by_seed = {name: {metric: {r.seed: r.accuracies[metric] for r in rows} for metric in METRICS} for name, rows in own.items()}
+    first = by_seed[names[0]]
+    return [
+        Summary(
+            name,
+            rows[0].new_device_uses,
+            {metric: bootstrap_interval(list(by_seed[name][metric].values())) for metric in METRICS},
+            {metric: bootstrap_interval(list(paired_differences(first[metric], by_seed[name][metric]).values())) for metric in METRICS},
+            sum(row.megabytes for row in rows) / len(rows),
+            sum(row.seconds for row in rows) / len(rows),
+        )
+        for name, rows in own.items()
+    ]
+
+
+def as_json(results: Sequence[Result], summaries: Sequence[Summary], folder: Path) -> str:
+    """Return the comparison as one JSON object."""
+    content = {
+        "folder": str(folder),
+        "runs": [result.as_values() for result in results],
+        "summary": {summary.method: summary.as_values() for summary in summaries},
+    }
+    return json.dumps(content)
