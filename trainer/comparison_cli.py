@@ -22,11 +22,11 @@ from trainer.runs import Run
 from trainer.statistics import Interval
 
 EXAMPLE = "Example: fedtailor compare hyperfedzero fedavg fedavg+em --config examples/experiments/fashion-mnist.toml --seeds 5"
-NOT_OPTIONS = ("config", "methods", "seeds", "first_seed", "workers", "out", "as_json", "quiet")
+NOT_OPTIONS = ("config", "names", "seeds", "first_seed", "workers", "out", "as_json", "quiet")
 
 
 @click.command(epilog=EXAMPLE)
-@click.argument("methods", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, metavar="METHODS...")
 @experiment_options
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Seeds, the same for every method.")
 @click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first of them.")
@@ -40,7 +40,7 @@ def compare(**options: Any) -> None:
     METHOD+em is a method whose label shift is corrected on each device. Names of variants in the configuration file count as
     methods.
     """
-    names, experiment = list(dict.fromkeys(options["methods"])), experiment_from(options)
+    names, experiment = list(dict.fromkeys(options["names"])), experiment_from(options)
     for name in names:
         experiment.resolve(name.removesuffix(CORRECTED))
     seeds = range(options["first_seed"], options["first_seed"] + options["seeds"])
