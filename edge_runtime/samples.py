@@ -89,12 +89,7 @@ def _read_image(path: Path, raw: RawInput) -> Array:
         from PIL import Image, UnidentifiedImageError
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading images needs Pillow", hint='pip install "fedtailor[edge]", or pass an .npy file') from error
-    channels = raw.shape[2] if len(raw.shape) == 3 else 1
-    is_image = raw.dtype == "uint8" and len(raw.shape) in (2, 3) and channels in (1, 3) and (raw.minimum, raw.maximum) == (0.0, 255.0)
-    if not is_image:
-        expected = f"{raw.dtype} samples of shape {raw.shape}, {raw.minimum:g} to {raw.maximum:g}"
-        raise InputError("this bundle does not take images", expected=expected, hint="pass an .npy file")
-    height, width = raw.shape[:2]
+    height, width, channels = _image_layout(raw)
     try:
         with Image.open(path) as image:
             if image.size != (width, height):
@@ -107,4 +102,27 @@ def _read_image(path: Path, raw: RawInput) -> Array:
             pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise InputError(f"{path} cannot be read as an image", got=str(error)[:200]) from error
-    return pixels.reshape(raw.shape)
+    return pixels.transpose(2, 0, 1) if channels == 3 and not _channels_last(raw.shape) else pixels.reshape(raw.shape)
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    """Tell whether images of a shape have their channels last, as image files do."""
+    return len(shape) == 3 and shape[2] in (1, 3)
+
+
+def _image_layout(raw: RawInput) -> tuple[int, int, int]:
+    """Return height, width and channels of the images that a bundle takes; channels may stand first or last.
+
+    Raises:
+        InputError: A raw sample is no 8-bit image.
+    """
+    shape = raw.shape
+    if raw.dtype == "uint8" and (raw.minimum, raw.maximum) == (0.0, 255.0):
+        if len(shape) == 2:
+            return shape[0], shape[1], 1
+        if _channels_last(shape):
+            return shape[0], shape[1], shape[2]
+        if len(shape) == 3 and shape[0] in (1, 3):
+            return shape[1], shape[2], shape[0]
+    expected = f"{raw.dtype} samples of shape {shape}, {raw.minimum:g} to {raw.maximum:g}"
+    raise InputError("this bundle does not take images", expected=expected, hint="pass an .npy file")

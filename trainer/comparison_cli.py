@@ -21,6 +21,7 @@ from trainer.report import write_report
 from trainer.runs import Run
 from trainer.statistics import Interval
 
+USES = {"nothing": "nothing", "samples": "x only", "labels": "labels"}
 EXAMPLE = "Example: fedtailor compare hyperfedzero fedavg fedavg+em --config examples/experiments/fashion-mnist.toml --seeds 5"
 NOT_OPTIONS = ("config", "names", "seeds", "first_seed", "workers", "out", "as_json", "quiet")
 
@@ -79,23 +80,18 @@ def _print_tables(summaries: Sequence[Summary], seeds: range, folder: Path) -> N
     """Print means, and paired differences to the first method; methods that use labels stand apart."""
     console = Console()
     first = summaries[0].method
-    table = Table(title=f"{len(seeds)} paired seeds, last round; mean [95 % interval]")
-    for heading in (
-        "method",
-        "a new device uses",
-        *(metric[0] + "ACC" for metric in METRICS),
-        f"zACC: {first} minus this",
-        "MB",
-        "seconds",
-    ):
-        table.add_column(heading, justify="left" if heading in ("method", "a new device uses") else "right")
-    for uses_labels in (False, True):
-        for each in summaries:
-            if (each.new_device_uses == "labels") == uses_labels:
-                difference = "" if each.method == first else _points(each.differences["zacc"], signed=True)
-                cells = [_points(each.means[metric]) for metric in METRICS]
-                table.add_row(each.method, each.new_device_uses, *cells, difference, f"{each.megabytes:.0f}", f"{each.seconds:.1f}")
-        table.add_section()
+    table = Table(title=f"{len(seeds)} paired seeds, last round: mean, 95 % interval", show_lines=False)
+    table.add_column("method", no_wrap=True)
+    for heading in (*(metric[0] + "ACC" for metric in METRICS), "zACC behind\nthe first", "MB", "s"):
+        table.add_column(heading, justify="right")
+    for uses in ("nothing", "samples", "labels"):
+        group = [each for each in summaries if each.new_device_uses == uses]
+        if group:
+            table.add_row(f"[italic]new device: {USES[uses]}[/italic]")
+        for each in group:
+            behind = "" if each.method == first else _points(each.differences["zacc"], signed=True)
+            cells = [_points(each.means[metric]) for metric in METRICS]
+            table.add_row(each.method, *cells, behind, f"{each.megabytes:.0f}", f"{each.seconds:.0f}")
     console.print(table)
     console.print(f"runs and report: {folder}", soft_wrap=True, highlight=False)
 
@@ -103,4 +99,4 @@ def _print_tables(summaries: Sequence[Summary], seeds: range, folder: Path) -> N
 def _points(interval: Interval, *, signed: bool = False) -> str:
     """Return an interval in points."""
     mean, low, high = (f"{100 * value:{'+' if signed else ''}.1f}" for value in interval)
-    return f"{mean} [{low}, {high}]"
+    return f"{mean}\n{low}..{high}"

@@ -11,6 +11,7 @@ from protocol.manifest import RawInput
 
 GREY = RawInput("uint8", (3, 2), 0.0, 255.0, "grey image")
 COLOUR = RawInput("uint8", (3, 2, 3), 0.0, 255.0, "RGB image")
+PLANES = RawInput("uint8", (3, 4, 2), 0.0, 255.0, "RGB image, channels first")
 NUMBERS = RawInput("float32", (4,), -1.0, 1.0, "numbers")
 
 
@@ -138,6 +139,12 @@ def test_a_colour_image_turns_grey_or_stays(tmp_path: Path) -> None:
     save_image(tmp_path / "a.png", pixels)
     np.testing.assert_array_equal(read_samples(tmp_path / "a.png", GREY)[1], pixels[None, ..., 0])
     np.testing.assert_array_equal(read_samples(tmp_path / "a.png", COLOUR)[1], pixels[None])
+
+
+def test_colour_images_become_planes_where_the_bundle_has_channels_first(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 2, 3)).astype(np.uint8)
+    save_image(tmp_path / "a.png", pixels)
+    np.testing.assert_array_equal(read_samples(tmp_path / "a.png", PLANES)[1], pixels.transpose(2, 0, 1)[None])
 
 
 def test_an_image_of_another_size_is_refused(tmp_path: Path) -> None:
