@@ -103,7 +103,7 @@ def draw_batches(phase: Repeat, client: Client, key: RoundKey, dtype: torch.dtyp
     drawn = phase.draw.draw(draw_key, client.index, steps)  # (S, B)
     is_padding = drawn == PADDING  # (S, B)
     places = torch.from_numpy(np.where(is_padding, 0, drawn)).to(client.labels.device)  # (S, B)
-    batch = {"samples": client.samples[places], "labels": client.labels[places]}  # (S, B, *shape), (S, B)
+    batch = {"samples": take(client.samples, places), "labels": take(client.labels, places)}  # (S, B, *shape), (S, B)
     if is_padding.any():
         batch["weights"] = torch.from_numpy(~is_padding).to(client.labels.device, dtype)  # (S, B)
     for each in phase.random_inputs:
@@ -113,6 +113,11 @@ def draw_batches(phase: Repeat, client: Client, key: RoundKey, dtype: torch.dtyp
         )
         batch[each.name] = numbers.to(client.labels.device, torch.uint8 if each.kind == "bytes" else dtype)  # (S, *shape)
     return batch
+
+
+def take(rows: Tensor, places: Tensor) -> Tensor:
+    """Return rows (N, *shape) at places (S, B), as (S, B, *shape): whole rows are copied, far quicker than by indexing."""
+    return rows.index_select(0, places.flatten()).unflatten(0, tuple(places.shape))
 
 
 def in_device_order(clients: Sequence[Client]) -> list[Client]:

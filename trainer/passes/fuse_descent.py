@@ -13,6 +13,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from trainer.passes.drop_empty_operations import shape_of
+
 aten = torch.ops.aten
 MATRIX_PRODUCTS = {aten.bmm.default: aten.baddbmm_.default, aten.mm.default: aten.addmm_.default}
 
@@ -64,25 +66,25 @@ def _write_in_place(graph: Graph, weight: Node, update: Node) -> None:
     """Replace the update by one that writes into the weight."""
     step = update.args[1]
     with graph.inserting_before(update):
-        written = _matrix_update(graph, weight, step) if isinstance(step, Node) else None
+        written = _scaled_update(graph, weight, step) if isinstance(step, Node) else None
         if written is None:
             written = graph.call_function(aten.sub_.Tensor, (weight, step))
     written.meta = update.meta
     update.replace_all_uses_with(written)
 
 
-def _matrix_update(graph: Graph, weight: Node, step: Node) -> Node | None:
-    """Return the product that adds a step ``rate * (a @ b)`` to the weight, or None if the step is no such thing."""
+def _scaled_update(graph: Graph, weight: Node, step: Node) -> Node | None:
+    """Return the operation that adds a step ``rate * gradient`` to the weight in one pass, or None if the step is no such thing."""
     if step.target is not aten.mul.Tensor or len(step.users) != 1:
         return None
     rate, gradient = step.args
-    if not (isinstance(rate, Node) and isinstance(gradient, Node)):
+    if not (isinstance(rate, Node) and isinstance(gradient, Node)) or shape_of(gradient) != shape_of(weight):
         return None
-    if gradient.target not in MATRIX_PRODUCTS or len(gradient.users) != 1 or _numel(rate) != 1:
-        return None
-    left, right = gradient.args
-    scaled = graph.call_function(aten.mul.Tensor, (left, graph.call_function(aten.neg.default, (rate,))))
-    return graph.call_function(MATRIX_PRODUCTS[gradient.target], (weight, scaled, right))
+    if gradient.target in MATRIX_PRODUCTS and len(gradient.users) == 1 and _numel(rate) == 1:
+        left, right = gradient.args
+        scaled = graph.call_function(aten.mul.Tensor, (left, graph.call_function(aten.neg.default, (rate,))))
+        return graph.call_function(MATRIX_PRODUCTS[gradient.target], (weight, scaled, right))
+    return graph.call_function(aten.addcmul_.default, (weight, gradient, graph.call_function(aten.neg.default, (rate,))))
 
 
 def _numel(node: Node) -> int:
