@@ -81,13 +81,13 @@ class Personalization:
         scope: ``device``: one classifier from a support set; ``sample``: one for each sample.
         support_size: Unlabelled samples that were used in evaluation: enough for a good classifier.
         embedding_dimension: Length E of the distribution embedding.
-        tailored: ``whole`` or ``head`` of the classifier, or ``none`` where only the class prior is.
+        tailored: ``whole`` or ``head`` of the classifier, ``none`` where only the class prior is, or ``input``.
     """
 
     scope: Literal["device", "sample"]
     support_size: int
     embedding_dimension: int
-    tailored: Literal["whole", "head", "none"]
+    tailored: Literal["whole", "head", "none", "input"]
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,16 @@ def test_the_device_predicts_what_the_trainer_predicts(release: Release) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("values", [{"scope": "sample"}, {"tailored": "head"}, {"noise": True, "label_weight": 0.0}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"scope": "sample"},
+        {"tailored": "head"},
+        {"tailored": "none"},
+        {"tailored": "input"},
+        {"noise": True, "label_weight": 0.0, "prior": "none", "base": False},
+    ],
+)
 def test_every_variant_travels_to_the_device(tmp_path: Path, values: dict[str, Any]) -> None:
     made = make_release(tmp_path, **values)
     bundle = Bundle.open(made.bundle, made.trusted)

@@ -35,6 +35,7 @@ VARIANTS: list[MethodSettings] = [
     HyperFedZero(**{**SMALL, "noise": False}),
     HyperFedZero(**SMALL, balance_weight=0.1, entropy_weight=0.1, episode_probability=0.0, label_weight=0.0, prior="none"),
     HyperFedZero(**SMALL, tailored="none"),
+    HyperFedZero(**SMALL, tailored="input"),
     HyperFedZero(**SMALL, base=False, balanced_softmax=0.0),
 ]
 

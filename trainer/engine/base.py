@@ -117,7 +117,8 @@ def draw_batches(phase: Repeat, client: Client, key: RoundKey, dtype: torch.dtyp
 
 def take(rows: Tensor, places: Tensor) -> Tensor:
     """Return rows (N, *shape) at places (S, B), as (S, B, *shape): whole rows are copied, far quicker than by indexing."""
-    return rows.index_select(0, places.flatten()).unflatten(0, tuple(places.shape))
+    chosen: Tensor = rows.index_select(0, places.flatten())  # (S * B, *shape)
+    return chosen.reshape(*places.shape, *rows.shape[1:])
 
 
 def in_device_order(clients: Sequence[Client]) -> list[Client]:

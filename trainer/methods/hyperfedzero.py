@@ -14,6 +14,7 @@ of what the head reads from a support set is the device's class prior, and its l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -82,7 +83,8 @@ class HyperFedZero:
         base: Whether the classifier has federated weights that the hypernetwork changes; else it writes them whole.
         change_scale: Size of those changes at the start, as a share of weights written whole.
         hypernetwork: Sizes of the chunked hypernetwork.
-        tailored: ``whole``: every weight of the classifier is tailored; ``head``: only its last layer's; ``none``: the prior alone.
+        tailored: ``whole``: every weight of the classifier is tailored; ``head``: only its last layer's; ``none``: the prior alone;
+            ``input``: no weight, the classifier (an MLP) reads the mean embedding beside its input (the paper's Opt. 1).
         scope: ``device``: one classifier for a support set; ``sample``: one for each sample.
         episode_probability: Share of the local steps whose batch has a random class mix.
         episode_concentration: Dirichlet parameter of those mixes.
@@ -167,7 +169,8 @@ class HyperFedZeroMethod(MethodBase):
         """Return the networks, drawn from torch's random state."""
         chosen, shape = self.settings, self.task.sample_shape
         extractor = DistributionExtractor(shape, chosen.extractor, chosen.noise)
-        classifier = build_model(chosen.model, shape, len(self.task.classes))
+        inputs = (math.prod(shape) + chosen.extractor.embedding,) if chosen.tailored == "input" else shape
+        classifier = build_model(chosen.model, inputs, len(self.task.classes))
         normalise = Normalise(self.task.minimum, self.task.maximum)
         readable = len(self.task.classes) if chosen.label_weight else 0
         plan = NetworkPlan(chosen.tailored, chosen.base, chosen.change_scale, chosen.hypernetwork, readable)

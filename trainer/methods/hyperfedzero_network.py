@@ -15,10 +15,11 @@ from trainer.methods.distribution_embedding import DistributionExtractor
 from trainer.models.mlp import FIRST_WEIGHT, MLP, Normalise
 
 EMBEDDING_FLOOR = 1e-6  # keeps the logarithm of an unused dimension finite
+CONDITION = "condition"
 PRIOR_FLOOR = 1e-3  # of a class that the support seems to lack
 
 Scope = Literal["device", "sample"]
-Tailored = Literal["whole", "head", "none"]
+Tailored = Literal["whole", "head", "none", "input"]
 
 
 class Forward(NamedTuple):
@@ -34,7 +35,7 @@ class NetworkPlan:
     """How the networks are put together.
 
     Attributes:
-        tailored: Which of the classifier's parameters are tailored.
+        tailored: Which of the classifier's parameters are tailored; ``input``: none, it reads the condition beside its input.
         base: Whether the classifier has federated weights that the hypernetwork changes; else it writes them whole.
         change_scale: Size of those changes at the start, as a share of weights written whole.
         hypernetwork: Sizes of the hypernetwork.
@@ -73,6 +74,7 @@ class HyperFedZeroNetwork(nn.Module):
         self.extractor = extractor
         self.classifier = classifier
         self.base = plan.base
+        self.reads_condition = plan.tailored == "input"
         shapes = dict(classifier.named_parameters())
         targets = {name: shapes[name].shape for name in tailored_names(classifier, plan.tailored)}
         embedding = extractor.project.out_features
@@ -82,11 +84,15 @@ class HyperFedZeroNetwork(nn.Module):
 
     @property
     def targets(self) -> dict[str, torch.Size]:
-        """Return name and shape of each tailored parameter."""
+        """Return name and shape of all that a condition gives: tailored parameters, or the condition itself."""
+        if self.reads_condition:
+            return {CONDITION: torch.Size([self.extractor.project.out_features])}
         return {} if self.hypernetwork is None else self.hypernetwork.targets
 
     def generate(self, condition: Tensor) -> dict[str, Tensor]:
         """Return the tailored weights (M, *shape) by name for conditions (M, E)."""
+        if self.reads_condition:
+            return {CONDITION: condition}
         return {} if self.hypernetwork is None else self._with_base(self.hypernetwork(condition))
 
     def _with_base(self, written: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -98,6 +104,9 @@ class HyperFedZeroNetwork(nn.Module):
 
     def classify(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         """Return logits (B, C) of normalised samples (B, *shape) under one set of tailored weights (*shape)."""
+        if self.reads_condition:
+            beside = weights[CONDITION].expand(x.shape[0], -1)  # (B, E)
+            x, weights = torch.cat([x.flatten(1), beside], dim=1), {}  # (B, inputs + E)
         logits: Tensor = functional_call(self.classifier, weights, (x,))
         return logits
 
@@ -128,7 +137,7 @@ class HyperFedZeroNetwork(nn.Module):
     def _classify_under(self, condition: Tensor, x: Tensor) -> Tensor:
         """Return logits (B, C) of normalised samples (B, *shape) under the classifier of one condition (1, E)."""
         if self.hypernetwork is None:
-            return self.classify({}, x)
+            return self.classify({name: tensor.squeeze(0) for name, tensor in self.generate(condition).items()}, x)
         units = self.hypernetwork.units(condition)
         if not (isinstance(self.classifier, MLP) and self.hypernetwork.writes_rows(FIRST_WEIGHT)):
             written = self._with_base(self.hypernetwork.write_weights(units))
@@ -154,7 +163,7 @@ class HyperFedZeroNetwork(nn.Module):
 
     def federated_parameters(self) -> dict[str, Tensor]:
         """Return what is trained and travels: everything but classifier weights that are written whole."""
-        skipped = set() if self.base else {f"classifier.{name}" for name in self.targets}
+        skipped = set() if self.base or self.reads_condition else {f"classifier.{name}" for name in self.targets}
         return {name: tensor.detach() for name, tensor in self.named_parameters() if name not in skipped}
 
 
