@@ -6,7 +6,8 @@ and experts; the server averages the gate, and each expert over those who traine
 mixes are tied to one expert each by a further loss of the gate. At prediction the gate picks one expert for each sample.
 
 Only part of the paper was at hand. Ours are: a common expert from FedAvg in the first rounds of the same budget, of which
-the experts begin as copies; the mix of a client's experts, by the gate's softmax over them; the choice of anchors.
+the experts begin as copies; the loss, that of a mixture of the client's experts' probabilities, which unlike one of their
+logits makes each expert right by itself; the choice of anchors.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trainer.methods.base import Batch, Context, DeviceView, Metrics, NewDeviceU
 from trainer.methods.checks import check_at_least, check_between
 from trainer.methods.classifier_method import LocalTraining
 from trainer.methods.fedavg import FedAvgMethod
-from trainer.methods.fedjets_routing import RoutedExperts, choose_anchors, draw_gate, gate_scores, head_of, without_head
+from trainer.methods.fedjets_routing import RoutedExperts, choose_anchors, draw_gate, gate_scores, head_of, mixture, without_head
 from trainer.methods.names import part_of, prefixed, without
 from trainer.methods.parts import Part
 from trainer.optimisation import descend, mean_of_samples
@@ -133,18 +134,13 @@ class FedJetsMethod(FedAvgMethod):
 
         def loss(trained: State) -> tuple[Tensor, Tensor]:
             scores = gate_scores(part_of(trained, GATE), features)  # (B, M)
-            own = self.loss_of(self._mixed(trained, scores, state[CHOICE], batch), batch)
+            logits = vmap(lambda expert: self.batch_logits(expert, batch))(part_of(trained, CHOSEN))  # (K, B, C)
+            own = self.loss_of(mixture(logits, scores, state[CHOICE]), batch)
             missed = -mean_of_samples(torch.log_softmax(scores, dim=1) @ state[ANCHOR], batch.get("weights"))
             return own + self.settings.anchor_weight * missed, own
 
         gradients, (_, value) = grad_and_value(loss, has_aux=True)(trained)
         return {**state, **descend(trained, gradients, context["learning_rate"], self.training.clip_norm)}, {"loss": value}
-
-    def _mixed(self, trained: State, scores: Tensor, choice: Tensor, batch: Batch) -> Tensor:
-        """Return logits (B, C) of the chosen experts mixed by the softmax of their scores among (B, M)."""
-        own = scores.gather(1, choice.expand(len(scores), -1))  # (B, K)
-        logits = vmap(lambda expert: self.batch_logits(expert, batch))(part_of(trained, CHOSEN))  # (K, B, C)
-        return (torch.softmax(own, dim=1).T.unsqueeze(2) * logits).sum(dim=0)  # (B, C)
 
     def upload(self, end: State, context: Context) -> State:
         """Return what was trained, and which experts they are."""

@@ -49,6 +49,18 @@ def gate_scores(gate: Mapping[str, Tensor], features: Tensor) -> Tensor:
     return layer_norm(features, features.shape[1:]) @ gate["weight"].T + gate["bias"]  # (B, M)
 
 
+def mixture(logits: Tensor, scores: Tensor, choice: Tensor) -> Tensor:
+    """Return log-probabilities (B, C) of the mixture of K experts that the gate weighs sample by sample.
+
+    Args:
+        logits: Of the K experts, (K, B, C).
+        scores: Of all M experts, (B, M).
+        choice: Which of the M the K are, (K,) int64.
+    """
+    shares = torch.log_softmax(scores.gather(1, choice.expand(len(scores), -1)), dim=1)  # (B, K)
+    return torch.logsumexp(torch.log_softmax(logits, dim=2) + shares.T.unsqueeze(2), dim=0)  # (B, C)
+
+
 def choose_anchors(counts: Mapping[str, Tensor], experts: int, dtype: torch.dtype) -> State:
     """Return the anchor clients and their experts, (M,) one-hot each: clients whose class mixes are far apart.
 

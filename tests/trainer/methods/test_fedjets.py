@@ -87,9 +87,9 @@ def test_the_step_by_hand(device: str) -> None:
     trained = {name: tensor.clone().requires_grad_() for name, tensor in state.items() if name.startswith(("gate.", "chosen."))}
     scores = scores_of(server, trained, samples)
     own = torch.softmax(scores[:, state["choice"]], dim=1)
-    first, second = (logits_of(expert, samples) for expert in experts_of(trained, "chosen.", 2))
+    first, second = (torch.softmax(logits_of(expert, samples), dim=1) for expert in experts_of(trained, "chosen.", 2))
     mixed = own[:, [0]] * first + own[:, [1]] * second
-    loss = torch.nn.functional.cross_entropy(mixed, labels)
+    loss = torch.nn.functional.nll_loss(mixed.log(), labels)
     anchor = server.get(f"anchors.{device}")
     tied = 0.0 if anchor is None else torch.nn.functional.cross_entropy(scores, anchor.argmax().expand(len(labels)))
     gradients = torch.autograd.grad(loss + 0.7 * tied, list(trained.values()))
