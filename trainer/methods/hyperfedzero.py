@@ -86,7 +86,8 @@ class HyperFedZero:
         tailored: ``whole``: every weight of the classifier is tailored; ``head``: only its last layer's; ``none``: the prior alone;
             ``input``: no weight, the classifier (an MLP) reads the mean embedding beside its input (the paper's Opt. 1).
         scope: ``device``: one classifier for a support set; ``sample``: one for each sample.
-        episode_probability: Share of the local steps whose batch has a random class mix.
+        episode_probability: Share of the local steps whose batch has a random class mix; without a base it is needed, with one
+            it has not helped.
         episode_concentration: Dirichlet parameter of those mixes.
         learning_rate: Rate of the local SGD.
         local_steps: Steps of each client in a round.
@@ -109,7 +110,7 @@ class HyperFedZero:
     hypernetwork: HypernetworkSize = field(default_factory=lambda: HypernetworkSize(hidden=8))
     tailored: Tailored = "whole"
     scope: Scope = "device"
-    episode_probability: float = 0.7
+    episode_probability: float = 0.0
     episode_concentration: float = 0.2
     learning_rate: float = 0.1
     local_steps: int = 20
