@@ -119,10 +119,9 @@ class Experiment:
 
     def settings_of(self, method: str, dataset: Dataset) -> Any:
         """Return a method's settings: its defaults, the data set's preset, the experiment, the later over the earlier."""
-        values = merged(preset_for(dataset.name).methods.get(method, {}), self.methods.get(method, {}))
-        if self.model is not None:
-            values = {"model": self.model} | {name: value for name, value in values.items() if name != "model"}
-        return method_settings(method, values)
+        preset = preset_for(dataset.name)
+        values = merged({"model": preset.model} | dict(preset.methods.get(method, {})), self.methods.get(method, {}))
+        return method_settings(method, values if self.model is None else values | {"model": self.model})
 
     def torch_device(self) -> torch.device:
         """Return where tensors live.

@@ -20,6 +20,7 @@ class Preset:
         minimum_samples: Samples that each client has at least.
         support_size: Unlabelled samples used for personalization; None for all.
         rounds: Rounds of training.
+        model: Classifier of every method that names none.
         methods: Settings of each method that differ from its defaults, by method name.
     """
 
@@ -29,6 +30,7 @@ class Preset:
     minimum_samples: int
     support_size: int | None
     rounds: int
+    model: str
     methods: MethodValues
 
 
@@ -39,8 +41,8 @@ DIGITS = Preset(
     minimum_samples=60,
     support_size=None,
     rounds=150,
+    model="mlp-32",
     methods={
-        "fedavg": {"model": "mlp-32"},
         # Seven hundred labelled samples do not carry a whole generated network; its head they do.
         "hyperfedzero": {
             "model": "mlp-32",
@@ -50,7 +52,16 @@ DIGITS = Preset(
         },
     },
 )
-REFERENCE = Preset(participants=10, new_devices=10, concentration=0.1, minimum_samples=320, support_size=256, rounds=300, methods={})
+REFERENCE = Preset(
+    participants=10,
+    new_devices=10,
+    concentration=0.1,
+    minimum_samples=320,
+    support_size=256,
+    rounds=300,
+    model="mlp-64",
+    methods={},
+)
 
 
 def preset_for(dataset_name: str) -> Preset:
