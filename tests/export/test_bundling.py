@@ -91,7 +91,7 @@ def test_every_variant_travels_to_the_device(tmp_path: Path, values: dict[str, A
 
 
 def test_a_fedavg_run_makes_a_bundle_that_runs_everywhere_alike(release: Release, tmp_path: Path) -> None:
-    run = train_run(tmp_path / "run", "fedavg", method_settings("fedavg", DIGITS.methods["fedavg"]))
+    run = train_run(tmp_path / "run", "fedavg", method_settings("fedavg", {"model": DIGITS.model}))
     export_run(run, tmp_path / "bundle", BundleRelease("plain"), release.release_key)
     bundle = Bundle.open(tmp_path / "bundle", release.trusted)
     data, _ = release.data()
