@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from torch import nn
 
 from edge_runtime.sampling import ClassIndex, DrawKey
 from protocol.errors import DivergenceError, InputError
@@ -117,7 +118,7 @@ class Federation:
         chosen, how = split or default_split(dataset, seed), execution or Execution()
         self.split = replace(chosen, participants=chosen.participants if participants is None else participants, seed=seed)
         self.task = task_of(dataset)
-        self.method = settings.bind(self.task)
+        self.method = placed(settings.bind(self.task), how.device)
         self.data, self.answers = split_dataset(dataset, self.split)
         self.seed = seed
         self.fraction = how.fraction
@@ -160,6 +161,14 @@ class Federation:
             check_finite(result, server, number)
             progress = Progress(number + 1, server, {**progress.private, **result.private})
             yield result, progress
+
+
+def placed(method: Method, device: torch.device) -> Method:
+    """Return a method whose networks live on a device: their buffers take part in every step."""
+    for value in vars(method).values():
+        if isinstance(value, nn.Module):
+            value.to(device)
+    return method
 
 
 def select_cohort(clients: Sequence[Client], fraction: float, seed: int, number: int) -> list[Client]:

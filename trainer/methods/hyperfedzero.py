@@ -225,7 +225,7 @@ class HyperFedZeroMethod(MethodBase):
 
     def predictor(self, server: State, view: DeviceView) -> Predictor:
         """Return a device's tailored classifier; of the device it uses unlabelled samples only."""
-        network = load_frozen(self._network(), server)
+        network = load_frozen(self._network(), server).to(view.support.device)
         if self.settings.scope == "sample":
             return lambda samples: network(samples, None, "sample").logits
         with torch.no_grad():
