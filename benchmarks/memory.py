@@ -1,7 +1,4 @@
-"""Resident memory of a long simulation: 1,000 simulated clients, 50 a round, at rounds 5 and 50.
-
-    python benchmarks/memory.py
-"""
+"""Resident memory of a long simulation: 1,000 simulated clients, 50 a round, at rounds 5 and 50."""
 
 from __future__ import annotations
 
