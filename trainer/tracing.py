@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainer.methods.base import Batch, Context, LocalStep, Metrics, State
-from trainer.passes import drop_empty_operations, fuse_bias, fuse_descent
+from trainer.passes import drop_empty_operations, fuse_bias, fuse_descent, separate_outputs
 
 TraceKey = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
 
@@ -65,6 +65,7 @@ def trace_step(step: LocalStep, state: State, batch: Batch, context: Context, *,
     fuse_bias(graph)
     if in_place:
         fuse_descent(graph, len(names))
+        separate_outputs(graph, len(names))
     return graph
 
 

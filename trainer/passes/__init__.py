@@ -5,5 +5,6 @@ from __future__ import annotations
 from trainer.passes.drop_empty_operations import drop_empty_operations
 from trainer.passes.fuse_bias import fuse_bias
 from trainer.passes.fuse_descent import fuse_descent
+from trainer.passes.separate_outputs import separate_outputs
 
-__all__ = ["drop_empty_operations", "fuse_bias", "fuse_descent"]
+__all__ = ["drop_empty_operations", "fuse_bias", "fuse_descent", "separate_outputs"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
+from trainer.passes.memory import is_written
+
 aten = torch.ops.aten
 RESHAPING = frozenset({aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.alias.default})  # noqa: SLF001  # an operator's name
 TRANSPOSING = frozenset({aten.transpose.int, aten.t.default})
@@ -30,8 +32,8 @@ def _unchanged_source(node: Node) -> Node | None:
         return None
     if node.target in RESHAPING and shape_of(node) == shape_of(source):
         return source
-    if node.target is aten.mul.Scalar and node.args[1] == 1:
-        return source
+    if node.target is aten.mul.Scalar and node.args[1] == 1 and same_kind(node, source):
+        return None if is_written(node) or is_written(source) else source  # the product is a copy, which may have been made on purpose
     if node.target in TRANSPOSING and source.target in TRANSPOSING and _axes(node) == _axes(source):
         inner = source.args[0]
         return inner if isinstance(inner, Node) else None
@@ -42,6 +44,12 @@ def shape_of(node: Node) -> torch.Size | None:
     """Return the shape that tracing saw."""
     value = node.meta.get("val")
     return value.shape if isinstance(value, torch.Tensor) else None
+
+
+def same_kind(node: Node, other: Node) -> bool:
+    """Tell whether two nodes hold tensors of the same shape and dtype."""
+    value, own = node.meta.get("val"), other.meta.get("val")
+    return isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor) and (value.shape, value.dtype) == (own.shape, own.dtype)
 
 
 def _axes(node: Node) -> set[int]:

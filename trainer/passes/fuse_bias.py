@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from trainer.passes.drop_empty_operations import shape_of
+from trainer.passes.drop_empty_operations import same_kind, shape_of
 
 aten = torch.ops.aten
 
@@ -33,4 +33,6 @@ def _fits(node: Node, bias: object, product: object) -> bool:
     """Tell whether ``node`` is a bias plus a product that only it reads."""
     if not (isinstance(bias, Node) and isinstance(product, Node) and product.target is aten.bmm.default):
         return False
-    return len(product.users) == 1 and shape_of(product) == shape_of(node) and len(shape_of(bias) or ()) == 3
+    value, own = bias.meta.get("val"), product.meta.get("val")
+    same_dtype = isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor) and value.dtype == own.dtype
+    return len(product.users) == 1 and same_kind(product, node) and same_dtype and len(shape_of(bias) or ()) == 3
