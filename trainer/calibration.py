@@ -19,6 +19,7 @@ from edge_runtime.label_shift import Calibration, calibration_of_prior, correcte
 from protocol.errors import InputError
 
 BIAS_PENALTY = 1e-3
+CALIBRATIONS = ("uniform", "pooled", "fitted", "balanced")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,23 +39,25 @@ class Candidates:
     calibrations: Mapping[str, Calibration]
     scores: Mapping[str, float]
 
-    def choose(self, allowed: Sequence[str]) -> tuple[str, Calibration]:
-        """Return name and calibration of the allowed candidate that corrects best."""
+    def choose(self, allowed: Sequence[str], scores: Mapping[str, float] | None = None) -> tuple[str, Calibration]:
+        """Return name and calibration of the allowed candidate that corrects best, by its own scores or by better ones."""
         unknown = sorted(set(allowed) - set(self.scores))
         if unknown or not allowed:
             raise InputError("correction is unknown", expected=" or ".join(self.scores), got=", ".join(unknown) or "none")
-        best = max(allowed, key=lambda name: self.scores[name])
+        judged = self.scores if scores is None else scores
+        best = max(allowed, key=lambda name: judged[name])
         return best, self.calibrations[best]
 
 
 def candidates(participants: Sequence[CalibrationData]) -> Candidates:
-    """Return the calibrations ``uniform``, ``pooled`` and ``fitted``."""
+    """Return the calibrations ``uniform``, ``pooled``, ``fitted`` and ``balanced``."""
     pooled = np.sum([each.class_counts for each in participants], axis=0).astype(np.float64)  # (C,)
     pooled /= pooled.sum()
     uniform = np.full(len(pooled), 1.0 / len(pooled))  # (C,)
     bases = {"uniform": calibration_of_prior(uniform).bias, "pooled": calibration_of_prior(pooled).bias}
     found = {name: _fit(participants, bias, free=False) for name, bias in bases.items()}
     found["fitted"] = _fit(participants, bases["uniform"], free=True)
+    found["balanced"] = _fit(participants, bases["uniform"], free=True, balanced=True)
     scores = {name: float(np.mean([_accuracy(each, own) for each in participants])) for name, own in found.items()}
     return Candidates(found, scores)
 
@@ -65,19 +68,29 @@ def _accuracy(participant: CalibrationData, calibration: Calibration) -> float:
     return float(np.mean(corrected(participant.logits, calibration, prior).argmax(axis=1) == participant.labels))
 
 
-def _fit(participants: Sequence[CalibrationData], bias: NDArray[np.float64], *, free: bool) -> Calibration:
-    """Return the temperature, and with ``free`` the biases, that make the labels likeliest under the known class mixes."""
+def _fit(participants: Sequence[CalibrationData], bias: NDArray[np.float64], *, free: bool, balanced: bool = False) -> Calibration:
+    """Return the temperature, and with ``free`` the biases, that make the labels likeliest.
+
+    Either under each participant's known class mix, or ``balanced``: under equal classes, samples of a class weighing one over
+    their number, so that rare classes count as much as common ones.
+    """
     log_scale = torch.zeros((), dtype=torch.float64, requires_grad=True)
     change = torch.zeros(len(bias), dtype=torch.float64, requires_grad=free)  # (C,)
     fixed = torch.from_numpy(bias)
     rows = [_rows(each) for each in participants]
     logits, labels, log_mix = (torch.cat([row[place] for row in rows]) for place in range(3))  # (V, C), (V,), (V, C)
+    prior = torch.zeros_like(log_mix) if balanced else log_mix  # (V, C)
+    weights = (
+        1.0 / torch.bincount(labels, minlength=len(bias))[labels].double() if balanced else torch.ones(len(labels), dtype=torch.float64)
+    )
+    weights = weights / weights.sum()  # (V,)
     optimizer = torch.optim.LBFGS([log_scale, change] if free else [log_scale], max_iter=50, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        scores = torch.exp(log_scale) * logits + fixed + change + log_mix  # (V, C)
-        loss = torch.nn.functional.cross_entropy(scores, labels) + BIAS_PENALTY * change.square().sum()
+        scores = torch.exp(log_scale) * logits + fixed + change + prior  # (V, C)
+        losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")  # (V,)
+        loss = (weights * losses).sum() + BIAS_PENALTY * change.square().sum()
         loss.backward()
         return loss
 

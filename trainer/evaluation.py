@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from edge_runtime.label_shift import Calibration, corrected, estimate_prior
-from trainer.calibration import CalibrationData, candidates
+from trainer.calibration import CALIBRATIONS, CalibrationData, candidates
 from trainer.data.federation import Answers, FederatedData, NewDevice, Participant, SplitSettings
 from trainer.methods.base import DeviceView, Method, Predictor, PriorPredictor, State
 from trainer.validation import MadeUpDevice, made_up_devices
@@ -95,9 +95,9 @@ class Evaluation:
     Attributes:
         plain: As the method stands.
         shifted: With each device's class prior estimated from its unlabelled samples.
-        calibration: Which training prior that correction assumes: ``uniform``, ``pooled`` or ``fitted``.
+        calibration: Name of the calibration that correction uses, one of ``CALIBRATIONS``.
         new_device_uses: What the method reads of a new device: ``nothing``, ``samples`` or ``labels``.
-        candidates: zACC under every calibration that could have been chosen, for information.
+        candidates: For every calibration ``judged``, what the choice rests on, and ``zacc``, for information.
         validation: Mean accuracy on made-up devices from participants' validation samples, plain; None without such samples.
         validation_shifted: The same with label shift corrected.
         confusion: Of all new devices' query samples, [true class][predicted class].
@@ -107,7 +107,7 @@ class Evaluation:
     shifted: Accuracies
     calibration: str
     new_device_uses: str
-    candidates: dict[str, float]
+    candidates: dict[str, dict[str, float]]
     validation: float | None
     validation_shifted: float | None
     confusion: list[list[int]]
@@ -145,7 +145,7 @@ class Scored:
 
 
 def evaluate(
-    trained: Trained, data: FederatedData, answers: Answers, split: SplitSettings, correction: tuple[str, ...] = ("uniform", "pooled")
+    trained: Trained, data: FederatedData, answers: Answers, split: SplitSettings, correction: tuple[str, ...] = CALIBRATIONS
 ) -> Evaluation:
     """Return the accuracies of a trained method.
 
@@ -162,13 +162,14 @@ def evaluate(
     made_up = [_score_made_up(trained, device, sees_labels=sees_labels) for device in made_up_devices(data, split)]
     pooled = _score_pooled(trained, data, answers)
     found = candidates([_calibration_data(trained, client, split.support_size) for client in data.participants])
-    name, calibration = found.choose(correction)
+    judged = {each: _mean_accuracy(made_up, own) for each, own in found.calibrations.items()} if made_up else found.scores
+    name, calibration = found.choose(correction, judged)
     return Evaluation(
         plain=_accuracies(participants, new, pooled, None),
         shifted=_accuracies(participants, new, pooled, calibration),
         calibration=name,
         new_device_uses=trained.method.new_device_uses,
-        candidates={each: _mean_accuracy(new, own) for each, own in found.calibrations.items()},
+        candidates={each: {"judged": judged[each], "zacc": _mean_accuracy(new, own)} for each, own in found.calibrations.items()},
         validation=_mean_accuracy(made_up, None) if made_up else None,
         validation_shifted=_mean_accuracy(made_up, calibration) if made_up else None,
         confusion=_confusion(new),

@@ -25,6 +25,7 @@ import torch
 from protocol.errors import InputError
 from protocol.files import read_limited
 from trainer.backbone import features_of, load_backbone
+from trainer.calibration import CALIBRATIONS
 from trainer.data.dataset import Dataset
 from trainer.data.datasets import load_dataset
 from trainer.data.federation import SplitSettings
@@ -69,7 +70,7 @@ class Experiment:
     threads: int | None = None
     model: str | None = None
     backbone: str | None = None
-    correction: tuple[str, ...] = ("uniform", "pooled")
+    correction: tuple[str, ...] = CALIBRATIONS
     checkpoint_every: int = 25
     split: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -26,6 +26,7 @@ import torch
 from protocol.errors import RunFolderError
 from protocol.files import write_atomically
 from protocol.tensors import decode_tensors, encode_tensors
+from trainer.calibration import CALIBRATIONS
 from trainer.data.federation import SplitSettings
 from trainer.evaluation import Evaluation
 from trainer.methods.base import State, Task
@@ -71,7 +72,7 @@ class RunConfig:
     threads: int = 1
     backbone: str | None = None
     checkpoint_every: int = 25
-    correction: tuple[str, ...] = ("uniform", "pooled")
+    correction: tuple[str, ...] = CALIBRATIONS
 
     def identity(self) -> str:
         """Return four hex digits that tell runs with different configurations apart."""
@@ -109,7 +110,7 @@ class Run:
         try:
             values = json.loads((path / "config.json").read_bytes())
             split = SplitSettings(**values.pop("split"))
-            values["correction"] = tuple(values.get("correction", ("uniform", "pooled")))
+            values["correction"] = tuple(values.get("correction", CALIBRATIONS))
             task = values.pop("task")
             shape, classes = tuple(task.pop("sample_shape")), tuple(task.pop("classes"))
             config = RunConfig(split=split, task=Task(sample_shape=shape, classes=classes, **task), **values)

@@ -12,6 +12,7 @@ from torch import nn
 
 from edge_runtime.sampling import ClassIndex, DrawKey
 from protocol.errors import DivergenceError, InputError
+from trainer.calibration import CALIBRATIONS
 from trainer.data.dataset import Dataset
 from trainer.data.federation import Answers, FederatedData, SplitSettings, split_dataset
 from trainer.data.presets import preset_for
@@ -68,7 +69,7 @@ class FittedRun:
         """Return the method as it can be put to work on devices."""
         return Trained(self.method, self.progress.server, self.progress.private, self._split.seed, self._device)
 
-    def evaluate(self, correction: tuple[str, ...] = ("uniform", "pooled")) -> Evaluation:
+    def evaluate(self, correction: tuple[str, ...] = CALIBRATIONS) -> Evaluation:
         """Return gACC, pACC and zACC after the last round, plain and with label-shift correction."""
         return evaluate(self.trained, self.data, self._answers, self._split, correction)
 
