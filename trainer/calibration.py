@@ -1,8 +1,9 @@
 """Calibration of a trained classifier for label-shift correction, from participants' validation data alone.
 
-Three candidates: the training prior taken as uniform, taken as the participants' pooled class frequencies, both with a
-temperature, or temperature and biases fitted freely. Fitted on the likelihood of labels under each participant's known
-class mix; chosen by the accuracy that the whole correction reaches on participants whose labels it does not read.
+Four candidates: a temperature with the training prior taken as uniform, or as the participants' pooled class frequencies;
+and temperature with free biases, fitted on the likelihood of labels under each participant's known class mix, or under equal
+classes with samples weighing one over the number of their class. Which to use is judged elsewhere, by the accuracy that the
+whole correction reaches on devices whose labels it does not read.
 """
 
 from __future__ import annotations
