@@ -28,10 +28,14 @@ def mean_of_samples(values: Tensor, weights: Tensor | None = None) -> Tensor:
     return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
 
-def log_frequencies(labels: Tensor, like: Tensor) -> Tensor:
-    """Return the logarithms of the class frequencies of labels (B,), smoothed, as (C,) in the dtype of ``like`` (B, C)."""
+def log_frequencies(labels: Tensor, like: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the logarithms of the class frequencies of labels (B,), smoothed, as (C,) in the dtype of ``like`` (B, C).
+
+    Samples count by ``weights`` (B,) if given: padding has weight 0.
+    """
     classes = torch.arange(like.shape[1], device=labels.device)
-    frequencies = (labels.unsqueeze(1) == classes).to(like.dtype).mean(dim=0)  # (C,)
+    held = (labels.unsqueeze(1) == classes).to(like.dtype)  # (B, C)
+    frequencies = held.mean(dim=0) if weights is None else (held * weights.unsqueeze(1)).sum(dim=0) / weights.sum()  # (C,)
     return torch.log(frequencies + FREQUENCY_FLOOR)
 
 

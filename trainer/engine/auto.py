@@ -11,12 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainer.engine.base import Client, Engine, RoundKey, RoundResult
+from protocol.errors import InputError
+from trainer.engine.base import Client, Engine, RoundKey, RoundResult, in_device_order
 from trainer.engine.cohort import CohortEngine
 from trainer.engine.compilation import Compiler
 from trainer.engine.loop import LoopEngine
 from trainer.methods.base import Method, State
 
+CHOICES = ("loop", "cohort", "compiled")
 TRIAL_CLIENTS = 10
 TRIALS = 3
 EXPECTED_COMPILE_SECONDS = 20.0
@@ -61,6 +63,8 @@ class AutoEngine:
 
     def _named(self, name: str) -> Engine:
         """Return a new engine."""
+        if name not in CHOICES:
+            raise InputError("the engine that was chosen is unknown", expected=" or ".join(CHOICES), got=name)
         if name == "loop":
             return LoopEngine()
         return CohortEngine(compiler=self.compiler if name == "compiled" else None)
@@ -69,7 +73,7 @@ class AutoEngine:
         self, method: Method, server: State, clients: Sequence[Client], key: RoundKey, private: Mapping[str, State] | None
     ) -> Engine:
         """Return the faster engine; its reason is logged."""
-        few = list(clients)[:TRIAL_CLIENTS]
+        few = in_device_order(clients)[:TRIAL_CLIENTS]
 
         def seconds(engine: Engine) -> float:
             times = []
@@ -83,7 +87,9 @@ class AutoEngine:
         measured = {name: seconds(engine) for name, engine in engines.items()}
         if self._is_worth_compiling(min(measured.values()), len(clients)):
             engines["compiled"] = self._named("compiled")
-            measured["compiled"] = seconds(engines["compiled"])
+            compiled = seconds(engines["compiled"])
+            if self.compiler.failure is None:  # otherwise it ran the traces as they are
+                measured["compiled"] = compiled
         best = min(measured, key=lambda name: measured[name])
         reason = ", ".join(f"{name} {value * 1e3:.2f} ms a client" for name, value in measured.items())
         self.choice = Choice(best, reason + self._about_compilation(measured))

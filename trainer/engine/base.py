@@ -6,8 +6,9 @@ draws come from ``edge_runtime.sampling`` and depend only on seed, round and dev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -127,32 +128,55 @@ def in_device_order(clients: Sequence[Client]) -> list[Client]:
 
 
 def unstack(stacked: State, devices: Sequence[str]) -> dict[str, State]:
-    """Return each device's own tensors (*shape) from stacked ones (M, *shape); empty where there is nothing."""
-    return {device: {name: tensor[place] for name, tensor in stacked.items()} for place, device in enumerate(devices) if stacked}
+    """Return each device's own tensors (*shape) from stacked ones (M, *shape), copied; empty where there is nothing.
+
+    A view would keep what all other devices of its chunk held in memory until this device is selected again.
+    """
+    return {device: {name: tensor[place].clone() for name, tensor in stacked.items()} for place, device in enumerate(devices) if stacked}
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """What some clients gave: device ids, stacked uploads (m, *shape), sample counts, mean losses (m,)."""
+
+    devices: list[str]
+    upload: State
+    counts: list[int]
+    losses: Tensor
+
+    def rows(self) -> Iterator[_Piece]:
+        """Yield what each client gave."""
+        for place, (device, count) in enumerate(zip(self.devices, self.counts, strict=True)):
+            one = slice(place, place + 1)
+            yield _Piece([device], {name: tensor[one] for name, tensor in self.upload.items()}, [count], self.losses[one])
 
 
 @dataclass
 class RoundCollector:
-    """Puts a round's results together, chunk by chunk in device order."""
+    """Puts a round's results together in device order."""
 
-    devices: list[str] = field(default_factory=list)
-    chunks: list[State] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    losses: list[Tensor] = field(default_factory=list)
+    pieces: list[_Piece] = field(default_factory=list)
     private: dict[str, State] = field(default_factory=dict)
     local_steps: int = 0
 
     def add(self, method: Method, clients: Sequence[Client], end: State, context: Context, losses: Tensor, steps: int) -> None:
-        """Take in some clients: stacked states (m, *shape) after the phases, mean losses (m,) and steps taken."""
+        """Take in some clients in device order: stacked states (m, *shape) after the phases, mean losses (m,) and steps taken."""
         devices = [client.device for client in clients]
-        self.devices += devices
-        self.chunks.append(method.upload(end, context))
-        self.counts += [len(client.labels) for client in clients]
-        self.losses.append(losses)
+        self.pieces.append(_Piece(devices, method.upload(end, context), [len(client.labels) for client in clients], losses))
         self.private |= unstack(method.keep(end, context), devices)
         self.local_steps += steps
 
     def result(self) -> RoundResult:
-        """Return the round's result."""
-        updates = Updates(tuple(self.devices), tuple(self.chunks), torch.tensor(self.counts))
-        return RoundResult(updates, self.private, torch.cat(self.losses), self.local_steps)
+        """Return the round's result; chunks that lie between each other are cut into single clients."""
+        pieces = self.pieces
+        if not _is_ascending([device for piece in pieces for device in piece.devices]):
+            pieces = sorted((row for piece in pieces for row in piece.rows()), key=lambda row: row.devices[0])
+        devices = tuple(device for piece in pieces for device in piece.devices)
+        counts = torch.tensor([count for piece in pieces for count in piece.counts])
+        updates = Updates(devices, tuple(piece.upload for piece in pieces), counts)
+        return RoundResult(updates, self.private, torch.cat([piece.losses for piece in pieces]), self.local_steps)
+
+
+def _is_ascending(devices: Sequence[str]) -> bool:
+    """Tell whether device ids stand in their order."""
+    return all(before <= after for before, after in pairwise(devices))

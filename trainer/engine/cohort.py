@@ -2,13 +2,13 @@
 
 States and batches of the clients are stacked, ``torch.func.vmap`` turns the step of one client into the step of all,
 and the result is traced once for each shape. Clients run in chunks, because stacked states that outgrow the
-processor's cache cost more than they save. Clients whose states differ in shape are never put together.
+processor's cache cost more than they save. Clients whose states differ in shape are never put together; results stand in
+device order all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -50,10 +50,13 @@ class CohortEngine:
     def _chunks(
         self, method: Method, server: State, clients: Sequence[Client], private: Mapping[str, State]
     ) -> Iterator[tuple[list[Client], list[State]]]:
-        """Yield chunks of consecutive clients whose states have the same names and shapes, with their states."""
-        pairs = ((client, start_state(method, server, client.device, private)) for client in in_device_order(clients))
-        for _, same in groupby(pairs, key=lambda pair: [(name, tensor.shape) for name, tensor in sorted(pair[1].items())]):
-            group = list(same)
+        """Yield chunks of clients whose states have the same names and shapes, with their states."""
+        groups: dict[tuple[tuple[str, torch.Size, torch.dtype], ...], list[tuple[Client, State]]] = {}
+        for client in in_device_order(clients):
+            state = start_state(method, server, client.device, private)
+            kind = tuple((name, tensor.shape, tensor.dtype) for name, tensor in sorted(state.items()))
+            groups.setdefault(kind, []).append((client, state))
+        for group in groups.values():
             size = self.chunk_size or _suitable_chunk(group[0][1], len(group))
             for start in range(0, len(group), size):
                 chunk = group[start : start + size]
@@ -69,6 +72,8 @@ class CohortEngine:
                 state = _run_once(phase, state, context, clients)
                 continue
             counts = torch.tensor([phase.steps(len(client.labels)) for client in clients])  # (m,)
+            if not counts.any():
+                continue
             batches = _stack_batches([draw_batches(phase, client, key, floating_dtype(state)) for client in clients], counts)
             state, losses = self._run_phase(phase, state, batches, context, int(counts.max()))
             total += losses.cpu()

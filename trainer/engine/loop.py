@@ -37,7 +37,7 @@ class LoopEngine:
             own = {name: tensor.clone() for name, tensor in start.items()}  # programs may overwrite what they are given
             end, losses = self._train(method, own, context, client, key)
             stacked = {name: tensor.unsqueeze(0) for name, tensor in end.items()}  # (1, *shape)
-            mean = torch.stack(losses).mean(dtype=torch.float64).reshape(1).cpu() if losses else torch.zeros(1)
+            mean = torch.stack(losses).mean(dtype=torch.float64).reshape(1).cpu() if losses else torch.zeros(1, dtype=torch.float64)
             collector.add(method, [client], stacked, context, mean, len(losses))
         return collector.result()
 
@@ -46,7 +46,8 @@ class LoopEngine:
         losses: list[Tensor] = []
         for phase in method.phases():
             if not isinstance(phase, Repeat):
-                state = phase.function(state, client.samples, client.labels, context)
+                after = phase.function(state, client.samples, client.labels, context)
+                state = {name: tensor.clone() for name, tensor in after.items()}  # it may hand out what is not the client's own
                 continue
             batches = draw_batches(phase, client, key, floating_dtype(state))
             for step in range(phase.steps(len(client.labels))):

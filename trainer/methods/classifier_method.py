@@ -122,7 +122,8 @@ class ClassifierMethod(MethodBase):
     def loss_of(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of logits (B, C) of a batch, a scalar."""
         if self.training.balanced_softmax:
-            logits = logits + self.training.balanced_softmax * log_frequencies(batch["labels"], logits)  # (B, C)
+            shift = log_frequencies(batch["labels"], logits, batch.get("weights"))  # (C,)
+            logits = logits + self.training.balanced_softmax * shift  # (B, C)
         return cross_entropy(logits, batch["labels"], batch.get("weights"))
 
     def global_weights(self, server: State) -> State:
