@@ -82,10 +82,19 @@ class Experiment:
             raise InputError("rounds is out of range", expected="1 to 1000000", got=self.rounds)
         if self.checkpoint_every < 1:
             raise InputError("checkpoint_every is out of range", expected="1 or more", got=self.checkpoint_every)
+        if self.threads is not None and self.threads < 1:
+            raise InputError("threads is out of range", expected="1 or more", got=self.threads)
+        if not self.correction or set(self.correction) - set(CALIBRATIONS):
+            raise InputError("correction is unknown", expected=" or ".join(CALIBRATIONS), got=", ".join(self.correction) or "none")
+        if unknown := sorted(set(self.split) - {each.name for each in dataclasses.fields(SplitSettings)}):
+            expected = " or ".join(each.name for each in dataclasses.fields(SplitSettings))
+            raise InputError(f"split has no setting {unknown[0]!r}", expected=expected)
         for name, values in self.variants.items():
+            if name in METHODS:
+                raise InputError(f"variant {name} has the name of a method", expected="a name of its own")
+            if set(values) - {"method", "settings"} or not isinstance(values.get("settings", {}), Mapping):
+                raise InputError(f"variant {name} was not understood", expected="method and a table of settings", got=sorted(values))
             self.resolve(name)
-            if set(values) - {"method", "settings"}:
-                raise InputError(f"variant {name} was not understood", expected="method and settings", got=sorted(values))
 
     def resolve(self, name: str) -> tuple[str, Experiment]:
         """Return the method behind a name, and the experiment with a variant's settings put over the method's.
@@ -148,7 +157,7 @@ def load_experiment(path: Path) -> Experiment:
     """
     try:
         values = tomllib.loads(read_limited(path, MAXIMUM_CONFIG_BYTES, InputError).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is no TOML file", got=str(error), hint="see examples/experiments") from error
     experiment: Experiment = build_settings(Experiment, values, path.name)
     for method, settings in experiment.methods.items():
