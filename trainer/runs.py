@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -25,15 +26,21 @@ import torch
 
 from protocol.errors import RunFolderError
 from protocol.files import write_atomically
-from protocol.tensors import decode_tensors, encode_tensors
+from protocol.tensors import TensorLimits, decode_tensors, encode_tensors
 from trainer.calibration import CALIBRATIONS
+from trainer.claims import FolderClaim
 from trainer.data.federation import SplitSettings
 from trainer.evaluation import Evaluation
 from trainer.methods.base import State, Task
 from trainer.simulation import Progress
 
 SERVER, PRIVATE = "server/", "private/"
+DATA = "data"  # the entry of a configuration's environment that tells whether the data changed
+# Checkpoints are our own files: thousands of clients with a whole network each, numbers of any size.
+CHECKPOINT_LIMITS = TensorLimits(header_bytes=1 << 30, tensors=1 << 24, magnitude=None)
 RECORDED_PACKAGES = ("fedtailor", "torch", "numpy", "onnx", "onnxscript", "onnxruntime", "scikit-learn")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class RunConfig:
         backbone: Frozen backbone in front of the method, or None.
         checkpoint_every: Rounds between two checkpoints.
         correction: Calibrations that label-shift correction may choose from.
-        environment: Versions of Python and packages, and the git state, for the record.
+        environment: Versions of Python and packages, the git state, and a digest of the data, for the record.
     """
 
     method: str
@@ -79,6 +86,13 @@ class RunConfig:
         content = dataclasses.asdict(self) | {"environment": None}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:4]
 
+    def differences(self, other: RunConfig) -> list[str]:
+        """Return the names of fields in which two configurations differ; of the environment only the data count."""
+        own, theirs = (json.loads(json.dumps(dataclasses.asdict(each))) for each in (self, other))  # tuples become lists
+        digests = [each.pop("environment").get(DATA) for each in (own, theirs)]
+        found = [name for name, value in own.items() if value != theirs[name]]
+        return found if None in digests or digests[0] == digests[1] or "data" in found else [*found, "data"]
+
 
 class Run:
     """A run folder."""
@@ -86,19 +100,25 @@ class Run:
     def __init__(self, path: Path, config: RunConfig) -> None:
         self.path = path
         self.config = config
+        self._claim: FolderClaim | None = None
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> Run:
         """Make the folder and write ``config.json``.
 
         Raises:
-            RunFolderError: The folder exists and is not empty.
+            RunFolderError: The folder exists and is not empty, or another process is making it.
         """
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunFolderError("the run folder is not empty", got=str(path), hint="name another with --out, or remove it")
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        if path.exists() and not _is_empty(path):
+            raise _taken(path)
+        path.mkdir(parents=True, exist_ok=True)
+        run = cls(path, config)
+        run.claim()
+        if not _is_empty(path):  # another process was quicker
+            raise _taken(path)
         write_atomically(path / "config.json", _json_bytes(dataclasses.asdict(config)))
-        return cls(path, config)
+        (path / "checkpoints").mkdir(exist_ok=True)
+        return run
 
     @classmethod
     def open(cls, path: Path) -> Run:
@@ -121,6 +141,19 @@ class Run:
             hint = "pass a folder that `fedtailor train` made"
             raise RunFolderError(f"{path} is not a run folder", got=f"{type(error).__name__}: {error}", hint=hint) from error
 
+    def claim(self) -> None:
+        """Keep other processes from training into the folder until ``release``, or until this process ends.
+
+        Raises:
+            RunFolderError: Another process is at it.
+        """
+        self._claim = FolderClaim(self.path)
+
+    def release(self) -> None:
+        """Let other processes in."""
+        if self._claim is not None:
+            self._claim.release()
+
     def log(self, metrics: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -135,15 +168,22 @@ class Run:
         path = self.path / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
         try:
-            return [json.loads(line) for line in lines[:-1]]
-        except ValueError as error:
-            raise RunFolderError(f"{path} is damaged", got=str(error), hint="restore the file, or train again") from error
+            rows = [json.loads(line) for line in lines[:-1]]
+            if not all(isinstance(row, dict) and type(row["round"]) is int for row in rows):
+                raise TypeError("a line that is no round's")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            got = f"{type(error).__name__}: {error}"
+            raise RunFolderError(f"{path} is damaged", got=got, hint="restore the file, or train again") from error
+        return rows
 
     def forget_after(self, rounds: int) -> None:
-        """Drop the metrics of rounds that a resumed run will do again."""
+        """Drop metrics and checkpoints of rounds that a resumed run will do again, and what an interrupted write left behind."""
         kept = [line for line in self.metrics() if line["round"] < rounds]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         write_atomically(self.path / "metrics.jsonl", text.encode())
+        again = [self._checkpoint(each) for each in self.checkpoint_rounds() if each > rounds]
+        for path in (*again, *self.path.glob(".*.json*.*"), *self.path.glob("checkpoints/.round-*")):
+            path.unlink(missing_ok=True)
 
     def save_engine(self, name: str, reason: str) -> None:
         """Write ``engine.json``."""
@@ -166,12 +206,26 @@ class Run:
         for device, state in progress.private.items():
             tensors |= {f"{PRIVATE}{device}/{name}": tensor for name, tensor in state.items()}
         arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
+        self._checkpoint(0).parent.mkdir(exist_ok=True)
         write_atomically(self._checkpoint(progress.rounds), encode_tensors(arrays))
 
     def checkpoint_rounds(self) -> list[int]:
         """Return after how many rounds there are checkpoints, ascending."""
         names = [path.stem.removeprefix("round-") for path in (self.path / "checkpoints").glob("round-*.safetensors")]
         return sorted(int(name) for name in names if name.isdecimal())
+
+    def last_progress(self, device: torch.device | None = None) -> Progress | None:
+        """Return the states of the last checkpoint that can be read and whose rounds all have their metrics; None without one."""
+        logged = {row["round"] for row in self.metrics()}
+        for rounds in reversed(self.checkpoint_rounds()):
+            if not logged.issuperset(range(rounds)):
+                logger.warning("%s: metrics of rounds before %d are missing, they are done again", self.path, rounds)
+                continue
+            try:
+                return self.progress(rounds, device)
+            except RunFolderError as error:
+                logger.warning("%s, the checkpoint before it is taken", error)
+        return None
 
     def progress(self, rounds: int, device: torch.device | None = None) -> Progress:
         """Return the states after ``rounds`` rounds, on a device.
@@ -182,7 +236,11 @@ class Run:
         path = self._checkpoint(rounds)
         if not path.is_file():
             raise RunFolderError("the run has no such checkpoint", expected=str(path))
-        arrays = decode_tensors(path.read_bytes(), error=RunFolderError)
+        try:
+            arrays = decode_tensors(path.read_bytes(), CHECKPOINT_LIMITS, RunFolderError)
+        except RunFolderError as error:
+            got = f"{error.what}, {error.got}"
+            raise RunFolderError(f"{path} is damaged", expected=error.expected, got=got, hint="restore it, or train again") from error
         server: State = {}
         private: dict[str, State] = {}
         for name, array in arrays.items():
@@ -241,6 +299,19 @@ class Run:
     def _checkpoint(self, rounds: int) -> Path:
         """Return the checkpoint's path."""
         return self.path / "checkpoints" / f"round-{rounds:05d}.safetensors"
+
+
+def _is_empty(path: Path) -> bool:
+    """Tell whether a folder holds nothing but what a process that was stopped while making it may leave."""
+    if not path.is_dir():
+        return False
+    left = [each for each in path.iterdir() if not each.name.startswith(".config.json.")]
+    return all(each.name == "checkpoints" and each.is_dir() and not any(each.iterdir()) for each in left)
+
+
+def _taken(path: Path) -> RunFolderError:
+    """Return the error of a folder that holds something."""
+    return RunFolderError("the run folder is not empty", got=str(path), hint="name another with --out, or remove it")
 
 
 def environment() -> dict[str, str]:

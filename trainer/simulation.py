@@ -182,22 +182,27 @@ def select_cohort(clients: Sequence[Client], fraction: float, seed: int, number:
 
 
 def check_finite(result: RoundResult, server: State, number: int) -> None:
-    """Refuse a round whose losses, updates or server state are not finite.
+    """Refuse a round whose losses, server state or private states are not finite.
 
     Raises:
         DivergenceError: With round, client and what to lower.
     """
-    if np.isfinite(result.loss) and all(torch.isfinite(tensor).all() for tensor in server.values() if tensor.is_floating_point()):
+    if np.isfinite(result.loss) and all(map(_all_finite, (server, *result.private.values()))):
         return
     hint = "lower learning_rate or clip_norm"
     raise DivergenceError(_where_it_diverged(result, number), got=f"loss {result.loss}", hint=hint)
+
+
+def _all_finite(state: State) -> bool:
+    """Tell whether a state holds neither NaN nor infinity."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in state.values() if tensor.is_floating_point())
 
 
 def _where_it_diverged(result: RoundResult, number: int) -> str:
     """Return the beginning of the sentence that tells round and client."""
     finite = torch.isfinite(result.losses)  # (M,)
     for place, device in enumerate(result.updates.devices):
-        if not finite[place] or not _is_finite(result, place):
+        if not finite[place] or not _is_finite(result, place) or not _all_finite(result.private.get(device, {})):
             return f"training diverged in round {number}, first on {device}"
     return f"training diverged in round {number}, in the aggregate"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from protocol.errors import InputError, RunFolderError
@@ -22,7 +24,7 @@ from trainer.experiments import Experiment
 from trainer.health import device_table
 from trainer.methods.base import MethodSettings
 from trainer.methods.registry import METHODS, method_settings, settings_as_values
-from trainer.runs import Run, RunConfig, environment
+from trainer.runs import DATA, Run, RunConfig, environment
 from trainer.simulation import Execution, Federation, FittedRun, Progress, task_of
 
 SMALL_MODEL_WEIGHTS = 20_000
@@ -60,28 +62,10 @@ class Training:
         """
         dataset = dataset or experiment.dataset()
         settings = experiment.settings_of(method, dataset)
-        threads = experiment.threads or suitable_threads(settings, dataset)
-        torch.set_num_threads(threads)
-        rounds, split, device = experiment.rounds_of(dataset), experiment.split_of(dataset, seed), experiment.torch_device()
-        execution = Execution(make_engine(experiment.engine, rounds, None), experiment.fraction, device)
-        federation = Federation(settings, dataset, seed=seed, split=split, execution=execution)
-        config = RunConfig(
-            method=method,
-            settings=settings_as_values(settings),
-            data=experiment.data,
-            split=federation.split,
-            task=federation.task,
-            rounds=rounds,
-            seed=seed,
-            environment=environment(),
-            fraction=experiment.fraction,
-            engine=experiment.engine,
-            device=device.type,
-            threads=threads,
-            backbone=experiment.backbone,
-            checkpoint_every=experiment.checkpoint_every,
-            correction=experiment.correction,
-        )
+        config = planned_config(experiment, method, seed, dataset)
+        torch.set_num_threads(config.threads)
+        execution = Execution(make_engine(experiment.engine, config.rounds, None), experiment.fraction, experiment.torch_device())
+        federation = Federation(settings, dataset, seed=seed, split=config.split, execution=execution)
         run = Run.create(out or Path("runs") / f"{method}-{config.identity()}", config)
         return cls(run, federation, federation.begin(), experiment.correction)
 
@@ -90,9 +74,10 @@ class Training:
         """Return an interrupted run at its last checkpoint; rounds after it are done again, to the same result.
 
         Raises:
-            RunFolderError: It is no run folder, its data changed, or it has ended.
+            RunFolderError: It is no run folder, its data changed, it has ended, or another process is at it.
         """
         run = Run.open(path)
+        run.claim()
         config = run.config
         if (path / "evaluation.json").is_file():
             raise RunFolderError(f"{path} has ended", got=f"{config.rounds} rounds", hint="export it, or train another")
@@ -100,23 +85,28 @@ class Training:
         dataset = experiment.dataset()
         if task_of(dataset) != config.task:
             raise RunFolderError(f"the data of {path} changed", expected=config.task, got=task_of(dataset), hint="restore them")
+        digest = data_digest(dataset, experiment)
+        if config.environment.get(DATA, digest) != digest:
+            raise RunFolderError(f"the data of {path} changed", expected=config.environment[DATA], got=digest, hint="restore them")
         torch.set_num_threads(config.threads)
         engine = make_engine(config.engine, config.rounds, run.engine())
         settings, execution = method_settings(config.method, config.settings), Execution(engine, config.fraction, experiment.torch_device())
         federation = Federation(settings, dataset, seed=config.seed, split=config.split, execution=execution)
-        done = run.checkpoint_rounds()
-        progress = run.progress(done[-1], federation.device) if done else federation.begin()
+        progress = run.last_progress(federation.device) or federation.begin()
         run.forget_after(progress.rounds)
         return cls(run, federation, progress, config.correction)
 
     def finish(self, observe: Observer | None = None) -> dict[str, Any]:
         """Train to the last round, evaluate, and return what ``evaluation.json`` then holds."""
         log = _RoundLog(self.run, self.federation, observe)
-        fitted = self.federation.fit(self.run.config.rounds, log.after_round, self.progress)
-        if fitted.progress.rounds not in self.run.checkpoint_rounds():
-            self.run.save_checkpoint(fitted.progress)
-        self.run.save_devices(device_table(fitted.trained, self.federation.data, self.federation.answers))
-        return self.run.save_evaluation(fitted.evaluate(self.correction), self._costs(fitted))
+        try:
+            fitted = self.federation.fit(self.run.config.rounds, log.after_round, self.progress)
+            if fitted.progress.rounds not in self.run.checkpoint_rounds():
+                self.run.save_checkpoint(fitted.progress)
+            self.run.save_devices(device_table(fitted.trained, self.federation.data, self.federation.answers))
+            return self.run.save_evaluation(fitted.evaluate(self.correction), self._costs(fitted))
+        finally:
+            self.run.release()
 
     def _costs(self, fitted: FittedRun) -> dict[str, Any]:
         """Return sizes, bytes, steps and seconds of the whole run, earlier parts of a resumed one included."""
@@ -161,6 +151,37 @@ class _RoundLog:
 def bytes_of(state: dict[str, torch.Tensor]) -> int:
     """Return the raw bytes of tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
+def planned_config(experiment: Experiment, method: str, seed: int, dataset: Dataset) -> RunConfig:
+    """Return what a run of an experiment is, before anything of it is done."""
+    settings = experiment.settings_of(method, dataset)
+    threads = experiment.threads or suitable_threads(settings, dataset)
+    return RunConfig(
+        method=method,
+        settings=settings_as_values(settings),
+        data=experiment.data,
+        split=experiment.split_of(dataset, seed),
+        task=task_of(dataset),
+        rounds=experiment.rounds_of(dataset),
+        seed=seed,
+        environment=environment() | {"threads": str(threads), DATA: data_digest(dataset, experiment)},
+        fraction=experiment.fraction,
+        engine=experiment.engine,
+        device=experiment.torch_device().type,
+        threads=threads,
+        backbone=experiment.backbone,
+        checkpoint_every=experiment.checkpoint_every,
+        correction=experiment.correction,
+    )
+
+
+def data_digest(dataset: Dataset, experiment: Experiment) -> str:
+    """Return 16 hex digits of the data; of the labels alone behind a backbone, whose features differ by rounding between machines."""
+    digest = hashlib.sha256(np.ascontiguousarray(dataset.labels).data)
+    if experiment.backbone is None:
+        digest.update(np.ascontiguousarray(dataset.samples).data)
+    return digest.hexdigest()[:16]
 
 
 def make_engine(name: str, rounds: int, chosen: tuple[str, str] | None) -> Engine:
