@@ -6,6 +6,7 @@ found in the folder are not done again, so an interrupted comparison carries on 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import InputError, RunFolderError
+from trainer.data.dataset import Dataset
 from trainer.experiments import Experiment
-from trainer.methods.registry import method_settings, settings_as_values
 from trainer.runs import Run
 from trainer.statistics import Interval, bootstrap_interval, paired_differences
+from trainer.training import planned_config
 
 CORRECTED = "+em"
 METRICS = ("gacc", "pacc", "zacc")
@@ -67,24 +69,29 @@ def plan_jobs(names: Sequence[str], seeds: Sequence[int], folder: Path) -> list[
 
 
 def pending(jobs: Sequence[Job], experiment: Experiment) -> list[Job]:
-    """Return the jobs that are not done yet.
+    """Return the jobs that are not done yet, interrupted ones among them.
 
     Raises:
         RunFolderError: A folder holds a run with other settings.
     """
-    return [job for job in jobs if not _is_done(job, experiment)]
+    begun = [job for job in jobs if (job.folder / "config.json").is_file()]
+    dataset = experiment.dataset() if begun else None
+    for job in begun:
+        _check_same(job, experiment, dataset)
+    return [job for job in jobs if not (job.folder / "evaluation.json").is_file()]
 
 
-def _is_done(job: Job, experiment: Experiment) -> bool:
-    """Tell whether a job's folder holds its finished run."""
-    if not (job.folder / "evaluation.json").is_file():
-        return False
-    config, (method, own) = Run.open(job.folder).config, experiment.resolve(job.name)
-    settings = settings_as_values(method_settings(method, {**config.settings, **own.methods.get(method, {})}))
-    same = (config.method, config.data, config.seed) == (method, own.data, job.seed) and own.rounds in (None, config.rounds)
-    if not same or settings != config.settings:
-        raise RunFolderError(f"{job.folder} holds another run", hint="name another folder with --out")
-    return True
+def _check_same(job: Job, experiment: Experiment, dataset: Dataset | None) -> None:
+    """Refuse a folder whose run is not the one that the experiment asks for; what does not shape its numbers may differ."""
+    method, own = experiment.resolve(job.name)
+    config = Run.open(job.folder).config
+    planned = planned_config(own, method, job.seed, dataset or own.dataset())
+    planned = dataclasses.replace(planned, checkpoint_every=config.checkpoint_every, threads=own.threads or config.threads)
+    if differences := config.differences(planned):
+        got = ", ".join(f"another {name}" for name in differences)
+        raise RunFolderError(
+            f"{job.folder} holds another run", expected="the same settings", got=got, hint="name another folder with --out"
+        )
 
 
 def run_jobs(jobs: Sequence[Job], arguments: Sequence[str], workers: int, observe: Callable[[int], None]) -> None:
@@ -118,8 +125,16 @@ def _train(job: Job, arguments: Sequence[str]) -> None:
         [sys.executable, "-m", "fedtailor", "train", *asked, "--quiet", "--json"], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        sentence = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
-        raise InputError(f"training {job.name} with seed {job.seed} failed", got=sentence, hint=f"its folder is {job.folder}")
+        raise InputError(f"training {job.name} with seed {job.seed} failed", got=_sentence(done), hint=f"its folder is {job.folder}")
+
+
+def _sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a failed training said: its error as JSON, or the last line of a program that broke down or was refused."""
+    try:
+        return str(json.loads(done.stdout)["message"])
+    except (ValueError, KeyError, TypeError):
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return lines[-1]
 
 
 def read_results(names: Sequence[str], seeds: Sequence[int], folder: Path) -> list[Result]:
