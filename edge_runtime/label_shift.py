@@ -58,6 +58,8 @@ def estimate_prior(logits: NDArray[np.floating], calibration: Calibration) -> ND
     """
     if logits.ndim != 2 or len(logits) == 0:
         raise SampleShapeError("logits have the wrong shape", expected="(N, C), N at least 1", got=logits.shape)
+    if calibration.bias.shape != logits.shape[1:]:
+        raise SampleShapeError("logits do not fit the calibration", expected=f"{len(calibration.bias)} classes", got=logits.shape[1])
     if not np.isfinite(logits).all():
         raise SampleNotFiniteError("a logit is NaN or infinite", hint="look at the samples and at the classifier")
     scores = calibration.apply(logits)  # (N, C)

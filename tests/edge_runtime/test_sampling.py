@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_runtime.sampling import BatchPolicy, ClassIndex, DrawKey, EpisodeBatches, UniformBatches, normal_inputs
+from edge_runtime.sampling import (
+    PADDING,
+    BatchPolicy,
+    ClassIndex,
+    DrawKey,
+    EpisodeBatches,
+    EpochBatches,
+    UniformBatches,
+    byte_inputs,
+    normal_inputs,
+)
 
-POLICIES: list[BatchPolicy] = [UniformBatches(16), EpisodeBatches(16, 0.7, 0.2), EpisodeBatches(16, 1.0, 0.05)]
+POLICIES: list[BatchPolicy] = [
+    UniformBatches(16),
+    EpisodeBatches(16, 0.7, 0.2),
+    EpisodeBatches(16, 1.0, 0.05),
+    EpochBatches(16, 1),
+    EpochBatches(7, 3),
+]
 LABELS = np.random.default_rng(0).choice([1, 4, 7], 50, p=[0.7, 0.2, 0.1])
 
 
@@ -54,6 +72,52 @@ def test_within_a_class_every_sample_is_drawn() -> None:
     index = ClassIndex(LABELS)
     places = EpisodeBatches(64, 1.0, 1.0).draw(DrawKey(0, 0, "a"), index, 400)
     assert len(np.unique(places)) == len(LABELS)
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 4), st.integers(0, 2**63))
+def test_each_pass_holds_each_sample_once(samples: int, batch_size: int, epochs: int, seed: int) -> None:
+    policy, index = EpochBatches(batch_size, epochs), ClassIndex(np.zeros(samples, np.int64))
+    per_pass = math.ceil(samples / batch_size)
+    assert policy.steps(samples) == epochs * per_pass
+    drawn = policy.draw(DrawKey(seed, 2, "a"), index, policy.steps(samples))
+    assert drawn.shape == (epochs * per_pass, batch_size)
+    assert drawn.dtype == np.int64
+    for part in drawn.reshape(epochs, per_pass * batch_size):
+        np.testing.assert_array_equal(np.sort(part[:samples]), np.arange(samples))
+        assert (part[samples:] == PADDING).all()  # only the last batch of a pass is short, at its end
+
+
+def test_passes_differ_and_more_steps_begin_another_pass() -> None:
+    index = ClassIndex(LABELS)
+    drawn = EpochBatches(10, 1).draw(DrawKey(0, 0, "a"), index, 12)
+    first, second = drawn[:5].ravel(), drawn[5:10].ravel()
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert not np.array_equal(first, second)
+    assert len(set(drawn[10:].ravel())) == 20
+
+
+@pytest.mark.parametrize("policy", [UniformBatches(16), EpisodeBatches(16)])
+@pytest.mark.parametrize(("samples", "steps"), [(1, 1), (16, 1), (17, 2), (160, 10)])
+def test_steps_of_one_pass_are_rounded_up(policy: BatchPolicy, samples: int, steps: int) -> None:
+    assert policy.steps(samples) == steps
+
+
+def test_byte_inputs_are_uniform_writable_and_named() -> None:
+    key = DrawKey(0, 0, "a")
+    drawn = byte_inputs(key, "mask", (50, 8, 256))
+    assert drawn.shape == (50, 8, 256)
+    assert drawn.dtype == np.uint8
+    counts = np.bincount(drawn.ravel(), minlength=256)
+    assert ((counts - 400) ** 2 / 400).sum() < 340  # chi-squared of 255 degrees of freedom: 99.97 %
+    assert abs(np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]) < 0.02
+    drawn[0, 0, 0] = 7  # torch.from_numpy warns about arrays that cannot be written to
+    assert drawn.flags.writeable
+    np.testing.assert_array_equal(
+        byte_inputs(key, "mask", (20, 8, 256)).ravel()[1:], byte_inputs(key, "mask", (50, 8, 256))[:20].ravel()[1:]
+    )
+    assert not np.array_equal(drawn[1:], byte_inputs(key, "other mask", (50, 8, 256))[1:])
+    assert not np.array_equal(drawn[1:], byte_inputs(DrawKey(0, 1, "a"), "mask", (50, 8, 256))[1:])
+    assert byte_inputs(key, "one", (3,)).shape == (3,)
 
 
 def test_normal_inputs_are_standard_normal_and_named() -> None:
