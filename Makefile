@@ -1,6 +1,6 @@
 # Each target makes .venv by itself and reuses it until pyproject.toml or constraints.txt changes.
 PYTHON ?= python3
-EXTRAS := train,broker,dev
+EXTRAS := train,broker,tables,dev
 BIN := .venv/bin
 # Which tests: all of them, or TESTS=tests/protocol for a part.
 TESTS ?= tests

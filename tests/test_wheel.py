@@ -14,12 +14,13 @@ import pytest
 
 from tests.source_tree import PACKAGES, ROOT, modules
 
-TRAIN = {"torch", "onnx", "onnxscript", "onnxruntime", "safetensors", "scikit-learn", "pillow", "rich", "matplotlib"}
+TRAIN = {"torch", "onnx", "onnxscript", "onnxruntime", "safetensors", "scikit-learn", "pillow", "rich", "matplotlib", "tomli"}
 EXTRAS = {
     "edge": {"onnxruntime", "pillow"},
     "edge-gpu": {"onnxruntime-gpu", "pillow"},
     "train": TRAIN,
     "cluster": {"ray"},
+    "tables": {"pyarrow"},
     "broker": {"amqtt"},
 }
 
