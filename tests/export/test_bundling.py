@@ -74,7 +74,8 @@ def test_the_device_predicts_what_the_trainer_predicts(release: Release) -> None
     [
         {"scope": "sample"},
         {"tailored": "head"},
-        {"tailored": "none"},
+        {"tailored": "none", "base": True, "prior": "read"},
+        {"tailored": "whole", "base": True, "prior": "read", "balanced_softmax": 1.0},
         {"tailored": "input"},
         {"noise": True, "label_weight": 0.0, "prior": "none", "base": False},
     ],

@@ -46,6 +46,7 @@ from trainer.methods.base import (
 from trainer.methods.checks import check_between, check_local_training, check_positive
 from trainer.methods.distribution_embedding import DistributionExtractor, ExtractorSize, balancing_penalty, embedding_entropy
 from trainer.methods.hyperfedzero_network import (
+    PRIOR_FLOOR,
     Classify,
     Embed,
     Features,
@@ -64,6 +65,7 @@ from trainer.models.registry import build_model
 from trainer.optimisation import cross_entropy, log_frequencies, sgd_step
 
 LOG_PRIOR = "log_prior"
+WEIGHT_SPREAD = 4.0  # the parity gate draws weights of up to so many times 1/sqrt(fan-in): larger ones would only test cancellation
 
 
 @dataclass(frozen=True)
@@ -274,13 +276,17 @@ class HyperFedZeroMethod(MethodBase):
         shapes = {name: tuple(shape) for name, shape in network.targets.items()}
         if self.settings.reads_prior:
             shapes[LOG_PRIOR] = (len(self.task.classes),)
-        meanings = {LOG_PRIOR: "logarithms of the class prior"}
-        return tuple(
-            PartTensor(f"weight.{name}", "float32", (*leading, *shape), meanings.get(name, "tailored classifier weight"), -1.0)
-            for name, shape in shapes.items()
-        )
+        return tuple(_weight_tensor(name, shape, leading) for name, shape in shapes.items())
 
     def sizes(self, server: State) -> dict[str, int]:
         """Return the parameters that travel, and those of the classifier as it runs."""
         classifier = sum(parameter.numel() for parameter in self.network.classifier.parameters())
         return {"parameters": sum(tensor.numel() for tensor in server.values()), "classifier_parameters": classifier}
+
+
+def _weight_tensor(name: str, shape: tuple[int, ...], leading: tuple[str, ...]) -> PartTensor:
+    """Return a tailored weight as the input or output of a part, with the range in which such weights lie."""
+    if name == LOG_PRIOR:
+        return PartTensor(f"weight.{name}", "float32", (*leading, *shape), "logarithms of the class prior", math.log(PRIOR_FLOOR), 0.0)
+    largest = WEIGHT_SPREAD / math.sqrt(math.prod(shape[1:])) if len(shape) > 1 else 1.0
+    return PartTensor(f"weight.{name}", "float32", (*leading, *shape), "tailored classifier weight", -largest, largest)
