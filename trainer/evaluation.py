@@ -18,11 +18,12 @@ from edge_runtime.label_shift import Calibration, corrected, estimate_prior
 from trainer.calibration import CALIBRATIONS, CalibrationData, candidates
 from trainer.data.federation import Answers, FederatedData, NewDevice, Participant, SplitSettings
 from trainer.methods.base import DeviceView, Method, Predictor, PriorPredictor, State
-from trainer.validation import MadeUpDevice, made_up_devices
+from trainer.validation import MadeUpDevice, for_calibration, made_up_devices
 
 POOLED_SUPPORT = 256
 ROWS_AT_A_TIME = 4096
 POOLED_DEVICE = "pooled"
+STRANGER = "stranger"  # a device id that no participant has: nothing private is known of it
 CPU = torch.device("cpu")
 
 Logits = NDArray[np.floating]
@@ -161,7 +162,7 @@ def evaluate(
     new = [_score_new(trained, device, answers, sees_labels=sees_labels) for device in data.new_devices]
     made_up = [_score_made_up(trained, device, sees_labels=sees_labels) for device in made_up_devices(data, split)]
     pooled = _score_pooled(trained, data, answers)
-    found = candidates([_calibration_data(trained, client, split.support_size) for client in data.participants])
+    found = candidates([_calibration_data(trained, client, split.support_size, sees_labels=sees_labels) for client in data.participants])
     judged = {each: _mean_accuracy(made_up, own) for each, own in found.calibrations.items()} if made_up else found.scores
     name, calibration = found.choose(correction, judged)
     return Evaluation(
@@ -219,13 +220,12 @@ def _score(
     return Scored(name, trained.logits(scores, support), trained.logits(scores, samples), labels, own)
 
 
-def _calibration_data(trained: Trained, client: Participant, support_size: int | None) -> CalibrationData:
-    """Return a participant's logits for calibration: of its validation samples, or of training samples where it has none."""
+def _calibration_data(trained: Trained, client: Participant, support_size: int | None, *, sees_labels: bool) -> CalibrationData:
+    """Return a participant's logits for calibration, from the classifier that a new device in its place would run."""
     support = client.samples[:support_size]
-    predictor = trained.predictor(client.device, support, client.labels[:support_size])
+    predictor = trained.predictor(STRANGER, support, client.labels[:support_size] if sees_labels else None)
     predictor = predictor.scores if isinstance(predictor, PriorPredictor) else predictor
-    has_validation = len(client.validation_labels) > 0
-    samples, labels = (client.validation_samples, client.validation_labels) if has_validation else (client.samples, client.labels)
+    samples, labels = for_calibration(client)
     classes = trained.logits(predictor, support[:1]).shape[1]
     counts = np.bincount(client.labels, minlength=classes)
     return CalibrationData(trained.logits(predictor, support), trained.logits(predictor, samples), labels, counts)
