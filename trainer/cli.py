@@ -56,6 +56,8 @@ def experiment_from(options: Mapping[str, Any]) -> Experiment:
     given = {name: value for name, value in options.items() if value is not None and name != "config"}
     split = dict(base.split) | {name: given.pop(name) for name in SPLIT_OPTIONS if name in given}
     fields = {field.name for field in dataclasses.fields(Experiment)}
+    if "model" in given:  # an option comes over what the file says of single methods
+        given["methods"] = {name: {key: value for key, value in own.items() if key != "model"} for name, own in base.methods.items()}
     return dataclasses.replace(base, split=split, **{name: value for name, value in given.items() if name in fields})
 
 

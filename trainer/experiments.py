@@ -53,7 +53,7 @@ class Experiment:
         engine: ``auto``, ``loop``, ``cohort``, ``compiled`` or ``cluster``.
         device: ``auto``, ``cpu`` or ``cuda``.
         threads: Threads of torch; None for a suitable number.
-        model: Classifier of every method that has one; None for each method's own setting.
+        model: Classifier of every method whose own settings name none; None for the preset's.
         backbone: Frozen network that turns raw samples into features, or None.
         correction: Calibrations that label-shift correction may choose from.
         checkpoint_every: Rounds between two checkpoints.
@@ -128,10 +128,12 @@ class Experiment:
         return preset_for(dataset.name).rounds if self.rounds is None else self.rounds
 
     def settings_of(self, method: str, dataset: Dataset) -> Any:
-        """Return a method's settings: its defaults, the data set's preset, the experiment, the later over the earlier."""
+        """Return a method's settings; later over earlier: defaults, the data set's preset, the experiment's model, the method's own."""
         preset = preset_for(dataset.name)
-        values = merged({"model": preset.model} | dict(preset.methods.get(method, {})), self.methods.get(method, {}))
-        return method_settings(method, values if self.model is None else values | {"model": self.model})
+        values = {"model": preset.model} | dict(preset.methods.get(method, {}))
+        if self.model is not None:
+            values["model"] = self.model
+        return method_settings(method, merged(values, self.methods.get(method, {})))
 
     def torch_device(self) -> torch.device:
         """Return where tensors live.

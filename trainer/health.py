@@ -48,7 +48,8 @@ def device_table(trained: Trained, data: FederatedData, answers: Answers) -> dic
         }
         for name in sorted(supports)
     }
-    known = [(own, counts[name] / max(1, counts[name].sum())) for name, own in embeddings.items() if own is not None]
+    seen = {name: own for name, own in embeddings.items() if name in participants}  # a choice may rest on health: no answers here
+    known = [(own, counts[name] / max(1, counts[name].sum())) for name, own in seen.items() if own is not None]
     health = embedding_health(*map(np.stack, zip(*known, strict=True))) if len(known) > 2 else None
     return {"devices": devices, "embedding_health": None if health is None else vars(health)}
 

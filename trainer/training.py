@@ -22,7 +22,7 @@ from trainer.engine.compilation import Compiler
 from trainer.engine.loop import LoopEngine
 from trainer.experiments import Experiment
 from trainer.health import device_table
-from trainer.methods.base import MethodSettings
+from trainer.methods.base import MethodSettings, State
 from trainer.methods.registry import METHODS, method_settings, settings_as_values
 from trainer.runs import DATA, Run, RunConfig, environment
 from trainer.simulation import Execution, Federation, FittedRun, Progress, task_of
@@ -98,7 +98,7 @@ class Training:
 
     def finish(self, observe: Observer | None = None) -> dict[str, Any]:
         """Train to the last round, evaluate, and return what ``evaluation.json`` then holds."""
-        log = _RoundLog(self.run, self.federation, observe)
+        log = _RoundLog(self.run, self.federation, self.progress.server, observe)
         try:
             fitted = self.federation.fit(self.run.config.rounds, log.after_round, self.progress)
             if fitted.progress.rounds not in self.run.checkpoint_rounds():
@@ -118,17 +118,18 @@ class Training:
 class _RoundLog:
     """Writes metrics and checkpoints as rounds end."""
 
-    def __init__(self, run: Run, federation: Federation, observe: Observer | None) -> None:
+    def __init__(self, run: Run, federation: Federation, server: State, observe: Observer | None) -> None:
         self._run = run
         self._federation = federation
         self._observe = observe
         self._before = time.perf_counter()
-        self._sent = 0
+        self._server = server
 
     def after_round(self, result: RoundResult, progress: Progress) -> None:
         """Keep what a round gave."""
         now = time.perf_counter()
-        down = bytes_of(self._federation.method.downlink(progress.server, result.updates.devices[0])) * len(result.updates.devices)
+        method, devices = self._federation.method, result.updates.devices
+        down = sum(bytes_of(method.downlink(self._server, device)) for device in devices)
         row = {
             "round": progress.rounds - 1,
             "loss": result.loss,
@@ -138,13 +139,16 @@ class _RoundLog:
             "bytes_down": down,
         }
         engine = self._federation.engine
-        if isinstance(engine, AutoEngine) and engine.choice is not None and self._run.engine() is None:
-            self._run.save_engine(engine.choice.name, engine.choice.reason)
+        if self._run.engine() is None:
+            choice = engine.choice if isinstance(engine, AutoEngine) else None
+            asked = Choice(self._run.config.engine, "as asked for")
+            self._run.save_engine(*((choice or asked).name, (choice or asked).reason))
         self._run.log(row)
         if progress.rounds % self._run.config.checkpoint_every == 0:
             self._run.save_checkpoint(progress)
         if self._observe is not None:
             self._observe(progress.rounds, result.loss)
+        self._server = progress.server
         self._before = time.perf_counter()
 
 
@@ -200,7 +204,10 @@ def make_engine(name: str, rounds: int, chosen: tuple[str, str] | None) -> Engin
     if name == "loop":
         return LoopEngine()
     if name in ("cohort", "compiled"):
-        return CohortEngine(compiler=Compiler() if name == "compiled" else None)
+        compiler = Compiler() if name == "compiled" else None
+        if compiler is not None:
+            compiler.warn()
+        return CohortEngine(compiler=compiler)
     if name == "cluster":
         from trainer.engine.cluster import ClusterEngine  # Ray is an extra
 

@@ -1,4 +1,4 @@
-"""The engine that chooses: it times one round of a few steps both ways and keeps the faster one.
+"""The engine that chooses: it runs the first round for up to ten clients a few times both ways and keeps the faster one.
 
 Compilation is tried only where the time it is expected to save over the rest of the run exceeds the time that it is
 expected to take; it is kept only if it then proves faster.
@@ -20,7 +20,7 @@ from trainer.methods.base import Method, State
 
 CHOICES = ("loop", "cohort", "compiled")
 TRIAL_CLIENTS = 10
-TRIALS = 3
+TRIALS = 2
 EXPECTED_COMPILE_SECONDS = 20.0
 EXPECTED_GAIN = 0.1  # share of a round's time; the traces are fused already
 

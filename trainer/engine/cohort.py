@@ -20,6 +20,7 @@ from trainer.methods.base import Batch, Context, Method, Once, Repeat, State
 from trainer.tracing import ACTIVE
 
 CPU_CHUNK = 10
+GPU_CHUNK_VALUES = 1_000_000_000  # weights of a chunk on a GPU: activations and gradients take several times as much
 CPU_CHUNK_VALUES = 20_000_000  # weights of a chunk: beyond it, fewer clients
 
 
@@ -92,9 +93,9 @@ class CohortEngine:
 
 def _suitable_chunk(state: State, clients: int) -> int:
     """Return how many clients run at a time."""
-    if next(iter(state.values())).is_cuda:
-        return clients
     weights = sum(tensor.numel() for tensor in state.values())
+    if next(iter(state.values())).is_cuda:
+        return max(1, min(clients, GPU_CHUNK_VALUES // max(1, weights)))
     return max(1, min(CPU_CHUNK, CPU_CHUNK_VALUES // max(1, weights)))
 
 

@@ -49,6 +49,11 @@ class Compiler:
         self.failure: str | None = None if compiler_found() else "no C++ compiler was found"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder()))
 
+    def warn(self) -> None:
+        """Say that steps run uncompiled, if they do."""
+        if self.failure is not None:
+            logger.warning("steps run uncompiled: %s", self.failure)
+
     def compile(self, graph: GraphModule, state: State, batch: Batch, context: Context) -> Program:
         """Return the compiled graph, already run once on these tensors; the graph itself where that fails."""
         if self.failure is not None:

@@ -52,6 +52,9 @@ class StepPrograms:
         """Return a new program."""
         if not self._traced:
             return step
-        if self._compiler is not None:
-            return without_gradients(self._compiler.compile(trace_step(step, state, batch, context, in_place=False), state, batch, context))
+        if self._compiler is not None and self._compiler.failure is None:
+            traced = trace_step(step, state, batch, context, in_place=False)
+            compiled = self._compiler.compile(traced, state, batch, context)
+            if compiled is not traced:
+                return without_gradients(compiled)
         return without_gradients(trace_step(step, state, batch, context))
