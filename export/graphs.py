@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.onnx.errors import OnnxExporterError
 
+from export.advice import cannot_export
 from export.passes.drop_shape_hints import drop_shape_hints
+from export.passes.expand_constants import expand_constants
 from export.passes.lower_ir import lower_ir
 from export.passes.strip_metadata import strip_metadata
 from protocol.errors import InputError
@@ -21,7 +23,7 @@ from trainer.methods.parts import Part, PartTensor
 
 OPSET = 18
 EXAMPLE_BATCH = 3  # 0 and 1 are treated as constants by the tracer
-PASSES = (strip_metadata, drop_shape_hints, lower_ir)
+PASSES = (strip_metadata, drop_shape_hints, expand_constants, lower_ir)
 
 
 def to_onnx(part: Part) -> bytes:
@@ -40,6 +42,32 @@ def to_onnx(part: Part) -> bytes:
     inputs = tuple(example_tensor(tensor, EXAMPLE_BATCH) for tensor in part.inputs)
     axes = {axis: torch.export.Dim(axis) for tensor in part.inputs for axis in tensor.shape if isinstance(axis, str)}
     shapes = [{place: axes[axis] for place, axis in enumerate(tensor.shape) if isinstance(axis, str)} for tensor in part.inputs]
+    names = [tensor.name for tensor in part.inputs], [tensor.name for tensor in part.outputs]
+    return convert(module, inputs, *names, _like_the_signature(module, shapes), f"the module for {part.entry_point}")
+
+
+def convert(
+    module: torch.nn.Module,
+    inputs: tuple[Tensor, ...],
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    shapes: tuple[object, ...],
+    what: str,
+) -> bytes:
+    """Return a module as ONNX bytes, cleaned by the passes.
+
+    Args:
+        module: On the CPU, in eval mode.
+        inputs: Examples, free axes at least 2 long.
+        input_names: In order.
+        output_names: In order.
+        shapes: For each input its free axes, place -> ``torch.export.Dim``.
+        what: What the module is, for error messages.
+
+    Raises:
+        InputError: The module uses what cannot be translated; says which operation, and what to use instead.
+        IncompatibleVersionError: The graph needs a newer format.
+    """
     try:
         with _quiet_exporter():
             program = torch.onnx.export(
@@ -49,14 +77,14 @@ def to_onnx(part: Part) -> bytes:
                 external_data=False,
                 verbose=False,
                 opset_version=OPSET,
-                input_names=[tensor.name for tensor in part.inputs],
-                output_names=[tensor.name for tensor in part.outputs],
-                dynamic_shapes=_like_the_signature(module, shapes),
+                input_names=input_names,
+                output_names=output_names,
+                dynamic_shapes=shapes,
             )
     except OnnxExporterError as error:
-        raise InputError(f"the module for {part.entry_point} cannot be exported", got=str(error)[:500]) from error
+        raise cannot_export(what, error) from error
     if program is None:
-        raise InputError(f"the module for {part.entry_point} cannot be exported", got="no program")
+        raise InputError(f"{what} cannot be exported", got="no program")
     model = program.model_proto
     for graph_pass in PASSES:
         graph_pass(model)
@@ -92,6 +120,7 @@ def _quiet_exporter() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", message="Exporting a model while it is in training mode")  # a traced step has no mode
             warnings.filterwarnings("ignore", message="# The axis name", category=UserWarning)  # several inputs share an axis
             yield
     finally:

@@ -11,7 +11,7 @@ ALLOWED_OPERATORS = frozenset(
     """
     Abs Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose Cos Div Einsum Elu
     Equal Erf Exp Expand Flatten Floor Gather GatherElements Gemm GlobalAveragePool Greater GreaterOrEqual HardSwish
-    Identity InstanceNormalization LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool
+    Identity InstanceNormalization IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool
     Mean Min Mul Neg Not Or Pad Pow Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu
     Reshape ScatterElements ScatterND Shape Sigmoid Sign Sin Slice Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh
     TopK Transpose Unsqueeze Where Xor

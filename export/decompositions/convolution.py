@@ -1,0 +1,108 @@
+"""The gradient of a convolution, plain or transposed, in any number of dimensions, as convolutions.
+
+The gradient of the input is the transposed convolution of the gradient of the output. The gradient of the weights is a
+convolution too: of the input by the gradient of the output, batch and channels exchanged, stride and dilation exchanged.
+A transposed convolution is the plain one read backwards, so its gradients are the same two with the roles exchanged.
+Source of the exchange: Goodfellow, Bengio, Courville, "Deep Learning", section 9.5 (equations 9.11 to 9.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a kernel walks over an image; one number a spatial axis."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def convolution_backward(
+    gradient: Tensor,
+    samples: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of input (B, I, *size), weight and bias (O,), those that the mask asks for.
+
+    Args:
+        gradient: Of the output, (B, O, *size of the output).
+        samples: The input.
+        weight: (O, I / groups, *kernel), or (I, O / groups, *kernel) of a transposed convolution.
+        bias_sizes: Not used: a bias is one number a channel.
+        stride: One number a spatial axis, as padding and dilation.
+        padding: Zeros on either side.
+        dilation: Distance of two kernel points.
+        transposed: Whether the convolution is a transposed one.
+        output_padding: Not used: the sizes of the tensors say it.
+        groups: Groups of channels that do not mix.
+        output_mask: Which of the three gradients are wanted.
+    """
+    axes = range(gradient.dim() - 2)
+    geometry = Geometry(tuple(stride), tuple(padding), tuple(dilation), groups)
+    of_samples = of_weight = of_bias = None
+    if output_mask[0]:
+        back = _convolve if transposed else _convolve_back
+        of_samples = back(gradient, weight, geometry, samples.shape[2:])
+    if output_mask[1]:
+        wide, narrow = (gradient, samples) if transposed else (samples, gradient)
+        of_weight = _weight_gradient(wide, narrow, weight.shape[2:], geometry)
+    if output_mask[2]:
+        of_bias = gradient.sum(dim=[0, *(axis + 2 for axis in axes)])
+    return of_samples, of_weight, of_bias
+
+
+def _convolve(samples: Tensor, weight: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:
+    """Return the plain convolution."""
+    zeros = [0] * len(size)
+    result: Tensor = torch.ops.aten.convolution.default(
+        samples, weight, None, geometry.stride, geometry.padding, geometry.dilation, False, zeros, geometry.groups
+    )
+    return result
+
+
+def _convolve_back(gradient: Tensor, weight: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:
+    """Return the transposed convolution whose result has this spatial size."""
+    reached = [
+        (gradient.shape[axis + 2] - 1) * geometry.stride[axis]
+        - 2 * geometry.padding[axis]
+        + geometry.dilation[axis] * (weight.shape[axis + 2] - 1)
+        + 1
+        for axis in range(len(size))
+    ]
+    missing = [whole - got for whole, got in zip(size, reached, strict=True)]  # pixels that no window reached
+    result: Tensor = torch.ops.aten.convolution.default(
+        gradient, weight, None, geometry.stride, geometry.padding, geometry.dilation, True, missing, geometry.groups
+    )
+    return result
+
+
+def _weight_gradient(wide: Tensor, narrow: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
+    """Return the gradient (N, W / groups, *kernel) of weights that lead from ``wide`` (B, W, *) to ``narrow`` (B, N, *)."""
+    batch, groups = wide.shape[0], geometry.groups
+    own = wide.shape[1] // groups
+    image = wide.reshape(batch, groups, own, *wide.shape[2:]).transpose(0, 2)  # (W/G, G, B, *)
+    image = image.reshape(own, groups * batch, *wide.shape[2:])  # (W/G, G*B, *): each group contracts over its own batch
+    kernels = narrow.transpose(0, 1)  # (N, B, *)
+    zeros = [0] * len(kernel)
+    full: Tensor = torch.ops.aten.convolution.default(
+        image, kernels, None, geometry.dilation, geometry.padding, geometry.stride, False, zeros, groups
+    )  # (W/G, N, at least the kernel)
+    for axis, size in enumerate(kernel):
+        full = full.narrow(axis + 2, 0, size)  # what lies beyond comes from pixels that no window reached
+    return full.transpose(0, 1)  # (N, W/G, *kernel)
