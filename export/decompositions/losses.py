@@ -40,5 +40,5 @@ def _sample_weights(scores: Tensor, labels: Tensor, weight: Tensor | None, ignor
     places = torch.where(counts, labels, 0)  # (B,)
     weights = counts.to(scores.dtype)
     if weight is not None:
-        weights = weights * weight[places]
+        weights = weights * weight.index_select(0, places)
     return weights, places.unsqueeze(1)

@@ -7,9 +7,27 @@ R^T g C, for fixed and for adaptive windows alike, with padding, ceiling and any
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def avg_pool2d(
+    samples: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """Return the windows' sums over a divisor of one's own, (B, C, h, w); the exporter loses that divisor, other means it translates."""
+    if divisor_override is None:
+        return NotImplemented  # left to the exporter
+    rows, columns = _pair(kernel_size)
+    mean = torch.ops.aten.avg_pool2d.default(samples, kernel_size, stride, padding, ceil_mode, True)
+    return mean * (rows * columns / divisor_override)
 
 
 def avg_pool2d_backward(
