@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import onnx
+import onnx_ir
 import torch
 from torch import Tensor
 from torch.onnx.errors import OnnxExporterError
@@ -18,6 +19,7 @@ from export.passes.drop_shape_hints import drop_shape_hints
 from export.passes.expand_constants import expand_constants
 from export.passes.lower_ir import lower_ir
 from export.passes.strip_metadata import strip_metadata
+from export.simplification import simplify
 from protocol.errors import InputError
 from trainer.methods.parts import Part, PartTensor
 
@@ -80,12 +82,13 @@ def convert(
                 input_names=input_names,
                 output_names=output_names,
                 dynamic_shapes=shapes,
+                optimize=False,  # it rounds small numbers away: export.simplification
             )
     except OnnxExporterError as error:
         raise cannot_export(what, error) from error
     if program is None:
         raise InputError(f"{what} cannot be exported", got="no program")
-    model = program.model_proto
+    model = onnx_ir.to_proto(simplify(program.model))
     for graph_pass in PASSES:
         graph_pass(model)
     return bytes(model.SerializeToString(deterministic=True))
