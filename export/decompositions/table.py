@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from export.decompositions.activations import threshold_backward
 from export.decompositions.convolution import convolution_backward
 from export.decompositions.losses import nll_loss_backward, nll_loss_forward
 from export.decompositions.pooling import adaptive_avg_pool2d, adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward
@@ -22,6 +23,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.avg_pool2d_backward.default: avg_pool2d_backward,
     aten._adaptive_avg_pool2d.default: adaptive_avg_pool2d,
     aten._adaptive_avg_pool2d_backward.default: adaptive_avg_pool2d_backward,
+    aten.threshold_backward.default: threshold_backward,
     aten.slice_backward.default: slice_backward,
     aten.select_backward.default: select_backward,
     aten.repeat.default: repeat,
