@@ -133,7 +133,7 @@ def export_parts(parts: tuple[Part, ...]) -> tuple[dict[str, bytes], dict[str, G
 
 def _tensor_spec(tensor: PartTensor) -> TensorSpec:
     """Return a part's tensor as the manifest writes it."""
-    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning)
+    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning, tensor.optional)
 
 
 def _manifest(origin: Origin, graphs: dict[str, GraphSpec], release: Release) -> Manifest:

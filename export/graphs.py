@@ -1,27 +1,36 @@
-"""A torch module as single-file ONNX bytes: opset 18, IR 8, named axes, nothing of the developer's machine in it."""
+"""A torch module or a pure function as single-file ONNX bytes: opset 18, IR 8, named axes, nothing of the developer's machine.
+
+The same module gives the same bytes, in this process and in any other.
+"""
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import onnx
 import torch
 from torch import Tensor
+from torch.onnx import ONNXProgram
 from torch.onnx.errors import OnnxExporterError
 
+from export.failures import export_failure
+from export.flat_module import FlatModule, flat_module, plain_torch
+from export.passes.add_zero_defaults import add_zero_defaults
+from export.passes.base import GraphPass
 from export.passes.drop_shape_hints import drop_shape_hints
 from export.passes.lower_ir import lower_ir
+from export.passes.name_tensors import name_tensors
 from export.passes.strip_metadata import strip_metadata
 from protocol.errors import InputError
 from trainer.methods.parts import Part, PartTensor
 
 OPSET = 18
-EXAMPLE_BATCH = 3  # 0 and 1 are treated as constants by the tracer
-PASSES = (strip_metadata, drop_shape_hints, lower_ir)
+BATCH = "batch"
+EXAMPLE_SIZE = 3  # 0 and 1 are treated as constants by the tracer; each further axis gets a larger size of its own
+NOISY_LOGGERS = ("torch.onnx._internal.exporter._registration", "torch.fx.experimental.symbolic_shapes", "torch.export")
 
 
 def to_onnx(part: Part) -> bytes:
@@ -30,16 +39,41 @@ def to_onnx(part: Part) -> bytes:
     The module itself is left as it is: a copy on the CPU in eval mode is traced.
 
     Args:
-        part: Module with named inputs and outputs; a word in a shape becomes a free axis of that name.
+        part: Module or pure function with named inputs and outputs; a word in a shape becomes a free axis of that name.
 
     Raises:
-        InputError: The module uses what cannot be translated.
+        InputError: It uses what cannot be translated; the message names the operation and what to use instead.
         IncompatibleVersionError: The graph needs a newer format.
     """
-    module = copy.deepcopy(part.module).cpu().eval()
-    inputs = tuple(example_tensor(tensor, EXAMPLE_BATCH) for tensor in part.inputs)
-    axes = {axis: torch.export.Dim(axis) for tensor in part.inputs for axis in tensor.shape if isinstance(axis, str)}
-    shapes = [{place: axes[axis] for place, axis in enumerate(tensor.shape) if isinstance(axis, str)} for tensor in part.inputs]
+    _check_names(part)
+    with plain_torch():
+        model = trace_onnx(part).model_proto
+    for graph_pass in passes_for(part):
+        graph_pass(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def passes_for(part: Part) -> tuple[GraphPass, ...]:
+    """Return the passes that make the exporter's model a file of a bundle, in order."""
+    names = name_tensors([tensor.name for tensor in part.inputs], [tensor.name for tensor in part.outputs])
+    defaults = add_zero_defaults([tensor.name for tensor in part.inputs if tensor.optional])
+    return (strip_metadata, drop_shape_hints, names, defaults, lower_ir)
+
+
+def trace_onnx(part: Part) -> ONNXProgram:
+    """Return what torch's exporter makes of a part, before any pass; call it inside ``plain_torch``.
+
+    Raises:
+        InputError: The part uses what cannot be translated.
+    """
+    module = flat_module(part)
+    sizes = example_sizes(part)
+    inputs = tuple(example_tensor(tensor, sizes) for tensor in part.inputs)
+    if not part.inputs:
+        raise InputError(f"the module for {part.entry_point} takes no input", expected="at least one input")
+    _check_call(part, module, inputs)
+    axes = {axis: torch.export.Dim(axis) for axis in sizes}
+    shapes = tuple({place: axes[axis] for place, axis in enumerate(tensor.shape) if isinstance(axis, str)} for tensor in part.inputs)
     try:
         with _quiet_exporter():
             program = torch.onnx.export(
@@ -49,23 +83,24 @@ def to_onnx(part: Part) -> bytes:
                 external_data=False,
                 verbose=False,
                 opset_version=OPSET,
-                input_names=[tensor.name for tensor in part.inputs],
-                output_names=[tensor.name for tensor in part.outputs],
-                dynamic_shapes=_like_the_signature(module, shapes),
+                dynamic_shapes=(shapes,),
             )
     except OnnxExporterError as error:
-        raise InputError(f"the module for {part.entry_point} cannot be exported", got=str(error)[:500]) from error
+        raise export_failure(part.entry_point, error) from error
     if program is None:
         raise InputError(f"the module for {part.entry_point} cannot be exported", got="no program")
-    model = program.model_proto
-    for graph_pass in PASSES:
-        graph_pass(model)
-    return bytes(model.SerializeToString(deterministic=True))
+    return program
 
 
-def example_tensor(tensor: PartTensor, batch: int) -> Tensor:
-    """Return zeros in a tensor's shape and dtype, free axes of size ``batch``."""
-    shape = [batch if isinstance(axis, str) else axis for axis in tensor.shape]
+def example_sizes(part: Part) -> dict[str, int]:
+    """Return a size for each named axis of the inputs, all different: equal ones would be taken for one axis."""
+    names = dict.fromkeys(axis for tensor in part.inputs for axis in tensor.shape if isinstance(axis, str))
+    return {name: EXAMPLE_SIZE + place for place, name in enumerate(names)}
+
+
+def example_tensor(tensor: PartTensor, sizes: Mapping[str, int]) -> Tensor:
+    """Return zeros in a tensor's shape and dtype, named axes of these sizes."""
+    shape = [sizes[axis] if isinstance(axis, str) else axis for axis in tensor.shape]
     return torch.zeros(shape, dtype=getattr(torch, tensor.dtype))
 
 
@@ -74,20 +109,38 @@ def load_model(graph: bytes) -> onnx.ModelProto:
     return onnx.load_model_from_string(graph)
 
 
-def _like_the_signature(module: torch.nn.Module, shapes: Sequence[Mapping[int, object]]) -> tuple[object, ...]:
-    """Return the free axes nested as the module's parameters are: what ``*weights`` takes becomes one tuple."""
-    code = module.forward.__code__
-    named = code.co_argcount - 1  # without self
-    takes_rest = bool(code.co_flags & 0x04)
-    return (*shapes[:named], tuple(shapes[named:])) if takes_rest else tuple(shapes)
+def _check_names(part: Part) -> None:
+    """Refuse names that no graph can hold, and an optional input without a named axis that could be empty."""
+    names = [tensor.name for tensor in (*part.inputs, *part.outputs)]
+    if len(set(names)) != len(names) or not all(names):
+        raise InputError(f"names of {part.entry_point} are wrong", expected="a different name for each input and output", got=names)
+    for tensor in part.inputs:
+        own = [axis for axis in tensor.shape if isinstance(axis, str) and axis != BATCH]
+        if tensor.optional and not own:
+            where = f"{part.entry_point}.{tensor.name}"
+            raise InputError(f"{where} cannot be optional", expected="a named axis of its own, such as rank", got=tensor.shape)
+
+
+def _check_call(part: Part, module: FlatModule, inputs: tuple[Tensor, ...]) -> None:
+    """Call the copy once, so that a plain mistake is reported as itself and not from inside the tracer."""
+    try:
+        outputs = module(*inputs)
+    except Exception as error:  # a user's module may raise anything
+        got = f"{type(error).__name__}: {error}"[:300]
+        shapes = [tuple(tensor.shape) for tensor in inputs]
+        raise InputError(f"the module for {part.entry_point} fails on inputs {shapes}", got=got) from error
+    if len(outputs) != len(part.outputs) or not all(isinstance(output, Tensor) for output in outputs):
+        got = [type(output).__name__ for output in outputs]
+        raise InputError(f"the module for {part.entry_point} returns something else", expected=f"{len(part.outputs)} tensors", got=got)
 
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
     """Keep the exporter's remarks on packages that we do not use, and on its own deprecations, from the user."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in NOISY_LOGGERS]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
@@ -95,4 +148,5 @@ def _quiet_exporter() -> Iterator[None]:
             warnings.filterwarnings("ignore", message="# The axis name", category=UserWarning)  # several inputs share an axis
             yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
