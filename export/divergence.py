@@ -133,5 +133,5 @@ def _graph_values(graph: bytes, feeds: Mapping[str, Array]) -> dict[str, tuple[s
 def _layer(node: fx.Node) -> str:
     """Return the dotted name of the layer that an operation was traced in."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
-    path = str(next(reversed(stack.values()))[0]) if stack else ""
+    path = str(list(stack.values())[-1][0]) if stack else ""
     return path.removeprefix(LAYER_PREFIX) if path.startswith(LAYER_PREFIX) else ""

@@ -66,11 +66,10 @@ def trace_onnx(part: Part) -> ONNXProgram:
     Raises:
         InputError: The part uses what cannot be translated.
     """
-    module = flat_module(part)
-    sizes = example_sizes(part)
-    inputs = tuple(example_tensor(tensor, sizes) for tensor in part.inputs)
     if not part.inputs:
         raise InputError(f"the module for {part.entry_point} takes no input", expected="at least one input")
+    module, sizes = flat_module(part), example_sizes(part)
+    inputs = tuple(example_tensor(tensor, sizes) for tensor in part.inputs)
     _check_call(part, module, inputs)
     axes = {axis: torch.export.Dim(axis) for axis in sizes}
     shapes = tuple({place: axes[axis] for place, axis in enumerate(tensor.shape) if isinstance(axis, str)} for tensor in part.inputs)
@@ -130,8 +129,8 @@ def _check_call(part: Part, module: FlatModule, inputs: tuple[Tensor, ...]) -> N
         shapes = [tuple(tensor.shape) for tensor in inputs]
         raise InputError(f"the module for {part.entry_point} fails on inputs {shapes}", got=got) from error
     if len(outputs) != len(part.outputs) or not all(isinstance(output, Tensor) for output in outputs):
-        got = [type(output).__name__ for output in outputs]
-        raise InputError(f"the module for {part.entry_point} returns something else", expected=f"{len(part.outputs)} tensors", got=got)
+        kinds = [type(output).__name__ for output in outputs]
+        raise InputError(f"the module for {part.entry_point} returns something else", expected=f"{len(part.outputs)} tensors", got=kinds)
 
 
 @contextmanager
