@@ -35,7 +35,8 @@ def lora_linear(x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[T
         scale: Factor of the low-rank term.
     """
     a, b = factors
-    return nn.functional.linear(x, weight, bias) + (x @ a) @ (scale * b)
+    # Subtracted, not added: ONNX Runtime before 1.20 fuses a product and a sum into Gemm, which refuses factors of rank 0.
+    return nn.functional.linear(x, weight, bias) - (x @ a) @ (-scale * b)
 
 
 class LoraLinear(nn.Module):

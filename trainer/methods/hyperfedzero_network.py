@@ -243,10 +243,11 @@ def check_unrolled(network: HyperFedZeroNetwork, sample_shape: Sequence[int]) ->
     Raises:
         InputError: It uses its weights in a layer that cannot be written out.
     """
-    floats = {"generator": torch.Generator().manual_seed(0), "dtype": network.extractor.project.weight.dtype}
+    generator, dtype = torch.Generator().manual_seed(0), network.extractor.project.weight.dtype
     with torch.no_grad():
-        x = torch.rand(3, *sample_shape, **floats)  # (3, *shape)
-        condition = torch.softmax(3 * torch.randn(3, network.extractor.project.out_features, **floats), dim=1)  # (3, E)
+        x = torch.rand((3, *sample_shape), generator=generator, dtype=dtype)  # (3, *shape)
+        scores = torch.randn((3, network.extractor.project.out_features), generator=generator, dtype=dtype)  # (3, E)
+        condition = torch.softmax(3 * scores, dim=1)  # (3, E)
         weights = network.generate(condition)
         expected = network.classify_each(weights, x)  # (3, C)
         hint = "use Linear, Conv2d without groups or dilation, and GroupNorm; or scope device"
