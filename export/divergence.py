@@ -23,7 +23,7 @@ from trainer.methods.parts import Part
 
 GUARDS = "_guards_fn"
 NODE_PREFIX = "node_"
-LAYER_PREFIX = "L['self'].computation."
+SELF_PREFIX, LAYER_PREFIX = "L['self'].", "computation."
 
 Array = NDArray[np.generic]
 
@@ -134,4 +134,5 @@ def _layer(node: fx.Node) -> str:
     """Return the dotted name of the layer that an operation was traced in."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
     path = str(list(stack.values())[-1][0]) if stack else ""
+    path = path.removeprefix(SELF_PREFIX)
     return path.removeprefix(LAYER_PREFIX) if path.startswith(LAYER_PREFIX) else ""

@@ -35,7 +35,7 @@ def lora_linear(x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[T
         scale: Factor of the low-rank term.
     """
     a, b = factors
-    # Subtracted, not added: ONNX Runtime before 1.20 fuses a product and a sum into Gemm, which refuses factors of rank 0.
+    # Subtracted, not added: ONNX Runtime 1.19 fuses a product and a sum into Gemm, which refuses factors of rank 0 there.
     return nn.functional.linear(x, weight, bias) - (x @ a) @ (-scale * b)
 
 

@@ -1,0 +1,68 @@
+"""Exported parts that tests share: each case is exported once in a process."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from export.graphs import to_onnx
+from export.parity import check_parity
+from protocol.manifest import Parity
+from tests.trainer.methods.small_federation import begin, bound, make_clients
+from trainer.hypernetwork import HypernetworkSize
+from trainer.lora import LoraModel, factor_tensors
+from trainer.methods.base import Task
+from trainer.methods.distribution_embedding import ExtractorSize
+from trainer.methods.hyperfedzero import HyperFedZero
+from trainer.methods.parts import Part, PartTensor
+
+WITHOUT_PARTS = {"local", "pfedhn"}  # they make no classifier that a new device could run
+SMALL: dict[str, Any] = {"extractor": ExtractorSize(hidden=5, embedding=4), "hypernetwork": HypernetworkSize(64, 3, 7)}
+
+
+class Exported(NamedTuple):
+    """A part, its graph, and what the gate found."""
+
+    part: Part
+    graph: bytes
+    parity: Parity
+
+
+def pass_gate(part: Part) -> Exported:
+    """Export a part and let it through the gate."""
+    graph = to_onnx(part)
+    return Exported(part, graph, check_parity(part, graph, "1.19"))
+
+
+@cache
+def exported_method(name: str) -> tuple[Exported, ...]:
+    """Return the parts of a method with small settings."""
+    method = bound(name, torch.float32)
+    return tuple(map(pass_gate, method.parts(begin(method, make_clients()))))
+
+
+@cache
+def exported_variant(model: str, shape: tuple[int, ...], scope: str, tailored: str) -> tuple[Exported, ...]:
+    """Return the parts of HyperFedZero on float32 samples of this shape."""
+    settings = HyperFedZero(model=model, scope=scope, tailored=tailored, **SMALL)  # type: ignore[arg-type]  # words from a table
+    method = settings.bind(Task(shape, "float32", -1.0, 1.0, ("a", "b", "c")))
+    return tuple(map(pass_gate, method.parts(method.initial_state(0))))
+
+
+def lora_part() -> tuple[Part, LoraModel]:
+    """Return a small classifier with LoRA on both of its layers, and its model."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LoraModel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), r"[02]", scale=2.0)
+    factors = factor_tensors(model)
+    samples, logits = PartTensor("samples", "float32", ("batch", 6), "", -1.0), PartTensor("logits", "float32", ("batch", 3), "")
+    return Part("classify", model, (samples, *factors), (logits,), judged_by_label=True, gathered=len(factors)), model
+
+
+@cache
+def exported_lora() -> Exported:
+    """Return the exported classifier with LoRA."""
+    return pass_gate(lora_part()[0])
