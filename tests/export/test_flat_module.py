@@ -198,4 +198,3 @@ def test_the_first_layer_at_which_outputs_part_is_named() -> None:
     with pytest.raises(ParityError) as raised:
         check_parity(part, model.SerializeToString(), "1.19")
     assert "at aten.linear.default of layer 2 " in str(raised.value.hint)
-
