@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -37,6 +38,6 @@ def run_case(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 if __name__ == "__main__":
     folder, target = Path(sys.argv[1]), Path(sys.argv[2])
-    results = {key: output for path in sorted(folder.glob("*.onnx")) for key, output in run_case(path)}
+    results: dict[str, Any] = {key: output for path in sorted(folder.glob("*.onnx")) for key, output in run_case(path)}
     np.savez(target, **results)
     sys.stdout.write(onnxruntime.__version__)

@@ -23,6 +23,7 @@ from export.runtimes import FIRST_WITH_ADAPTERS, OLDEST_SERVED, RELEASES
 from tests.export.exported import Exported, exported_lora, exported_method, exported_variant, lora_part
 from tests.source_tree import ROOT
 from trainer.lora import initial_factors
+from trainer.methods.parts import PartTensor
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.network]
 
@@ -48,12 +49,12 @@ def feeds_of(case: Exported) -> dict[str, dict[str, np.ndarray]]:
     """Return named feeds: all inputs at several batch sizes, and one without the optional inputs."""
     random = np.random.default_rng(2)
 
+    def array(tensor: PartTensor, sizes: dict[str, int]) -> np.ndarray:
+        shape = [sizes[axis] if isinstance(axis, str) else axis for axis in tensor.shape]
+        return random.uniform(tensor.minimum, tensor.maximum, shape).astype(tensor.dtype)
+
     def feed(batch: int, rank: int) -> dict[str, np.ndarray]:
-        sizes = {"batch": batch, "rank": rank}
-        return {
-            each.name: random.uniform(each.minimum, each.maximum, [sizes.get(str(axis), axis) for axis in each.shape]).astype(each.dtype)
-            for each in case.part.inputs
-        }
+        return {each.name: array(each, {"batch": batch, "rank": rank}) for each in case.part.inputs}
 
     feeds = {f"batch-{batch}": feed(batch, 4) for batch in BATCHES}
     optional = {each.name for each in case.part.inputs if each.optional}
@@ -80,9 +81,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("graphs")
     for name, case in cases().items():
         (made / f"{name}.onnx").write_bytes(case.graph)
-        np.savez(
-            made / f"{name}.npz", **{f"{feed}/{key}": array for feed, inputs in feeds_of(case).items() for key, array in inputs.items()}
-        )
+        arrays: dict[str, Any] = {f"{feed}/{key}": array for feed, inputs in feeds_of(case).items() for key, array in inputs.items()}
+        np.savez(made / f"{name}.npz", **arrays)
     spec = export_parts((lora_part()[0],))[1]["classify"]
     write_onnx_adapter(made / "lora-classify.onnx_adapter", make_adapter(adapter_factors(), spec), 1, "1.20")
     return made
@@ -112,7 +112,7 @@ def outputs_on(requirement: str, folder: Path, work: Path) -> tuple[str, dict[st
     """Return the version of an ONNX Runtime and what it computes."""
     install(requirement, work / "packages")
     environment = {**os.environ, "PYTHONPATH": str(work / "packages"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, ROOT / "tests" / "export" / "run_on_runtime.py", folder, work / "outputs.npz"]
+    command: list[str | Path] = [sys.executable, ROOT / "tests" / "export" / "run_on_runtime.py", folder, work / "outputs.npz"]
     answer = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert answer.returncode == 0, answer.stderr[-2000:]
     with np.load(work / "outputs.npz") as arrays:

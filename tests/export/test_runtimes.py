@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import onnxruntime
 import pytest
 from click.testing import CliRunner
@@ -13,7 +15,7 @@ from protocol.errors import IncompatibleVersionError, InputError
 
 def test_the_table_grows() -> None:
     assert [each.version for each in RELEASES] == sorted({each.version for each in RELEASES})
-    for older, newer in zip(RELEASES, RELEASES[1:], strict=False):
+    for older, newer in pairwise(RELEASES):
         assert newer.opset >= older.opset
         assert newer.ir_version >= older.ir_version
 
