@@ -8,6 +8,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
+from protocol.errors import InputError
+from trainer.hypernetwork import HypernetworkSize
+from trainer.methods.distribution_embedding import DistributionExtractor, ExtractorSize
+from trainer.methods.hyperfedzero_network import HyperFedZeroNetwork, NetworkPlan, check_unrolled
+from trainer.models.mlp import MLP, Normalise
 from trainer.models.registry import build_model
 from trainer.per_sample import PerSampleWeights, conv2d_each
 
@@ -61,3 +66,42 @@ def test_layers_with_shared_weights_stay_as_they_are() -> None:
     layer, x = nn.Linear(3, 2), torch.randn(5, 3)
     with PerSampleWeights():
         assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+class Product(nn.Module):
+    """Uses its weight in no layer that could be written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.kernel
+
+
+class Scale(nn.Module):
+    """Mixes up samples and units when its weight gets an axis in front: the result has the right shape and is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.unsqueeze(1) * self.scale.reshape(-1, 3, 4)[:1]).sum(dim=2)
+
+
+def network_around(classifier: nn.Module) -> HyperFedZeroNetwork:
+    plan = NetworkPlan("whole", base=True, change_scale=0.3, hypernetwork=HypernetworkSize(64, 3, 7), label_classes=0)
+    return HyperFedZeroNetwork(
+        Normalise(0, 1), DistributionExtractor((4,), ExtractorSize(5, 4), with_noise=False), classifier, plan
+    ).float()
+
+
+@pytest.mark.parametrize("classifier", [Product(), Scale()])
+def test_a_classifier_that_no_graph_can_hold_is_refused(classifier: nn.Module) -> None:
+    with pytest.raises(InputError, match="weights of each sample's own"):
+        check_unrolled(network_around(classifier), (4,))
+
+
+def test_a_classifier_that_a_graph_can_hold_passes() -> None:
+    check_unrolled(network_around(MLP((4,), (5,), 3)), (4,))
