@@ -88,8 +88,16 @@ def _check_model(part: Part, graph: bytes) -> None:
             shape = tuple(axis.dim_param or axis.dim_value for axis in kind.shape.dim)
             dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
             if (shape, dtype) != (tensor.shape, tensor.dtype):
-                where = f"{part.entry_point}.{tensor.name}"
-                raise ParityError(f"the shape or dtype of {where} differs", expected=(tensor.shape, tensor.dtype), got=(shape, dtype))
+                what, expected = f"the shape or dtype of {part.entry_point}.{tensor.name} differs", (tensor.shape, tensor.dtype)
+                raise ParityError(what, expected=expected, got=(shape, dtype), hint=_shape_hint(tensor, shape))
+
+
+def _shape_hint(tensor: PartTensor, shape: tuple[int | str, ...]) -> str:
+    """Return what to do about a shape that differs; most often the module's code fixed an axis that should be free."""
+    fixed = [axis for axis, got in zip(tensor.shape, shape, strict=False) if isinstance(axis, str) and isinstance(got, int)]
+    if not fixed:
+        return "state in the part what the module takes and gives"
+    return f"the module fixes the axis {fixed[0]}: use x.shape[0] or -1 instead of a number, and no loop over its entries"
 
 
 def _all_feeds(part: Part) -> Iterator[tuple[int, dict[str, Array]]]:
