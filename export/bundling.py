@@ -133,8 +133,8 @@ def export_parts(parts: tuple[Part, ...], target_runtime: str = DEFAULT_TARGET) 
         files[path] = graph
         graphs[part.entry_point] = GraphSpec(
             file=path,
-            inputs=tuple(map(_tensor_spec, part.inputs)),
-            outputs=tuple(map(_tensor_spec, part.outputs)),
+            inputs=tuple(map(tensor_spec, part.inputs)),
+            outputs=tuple(map(tensor_spec, part.outputs)),
             opset=facts.opsets[""],
             ir_version=facts.ir_version,
             operators=tuple(sorted(facts.operators)),
@@ -143,7 +143,7 @@ def export_parts(parts: tuple[Part, ...], target_runtime: str = DEFAULT_TARGET) 
     return files, graphs
 
 
-def _tensor_spec(tensor: PartTensor) -> TensorSpec:
+def tensor_spec(tensor: PartTensor) -> TensorSpec:
     """Return a part's tensor as the manifest writes it."""
     return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning, tensor.optional)
 

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from export.bundling import tensor_spec
 from export.graphs import to_onnx
 from export.parity import check_parity
-from protocol.manifest import Parity
+from protocol.manifest import GraphSpec, Parity
+from protocol.onnx_graph import inspect_graph
 from tests.trainer.methods.small_federation import begin, bound, make_clients
 from trainer.hypernetwork import HypernetworkSize
 from trainer.lora import LoraModel, factor_tensors
@@ -66,3 +68,10 @@ def lora_part() -> tuple[Part, LoraModel]:
 def exported_lora() -> Exported:
     """Return the exported classifier with LoRA."""
     return pass_gate(lora_part()[0])
+
+
+def lora_spec() -> GraphSpec:
+    """Return the manifest's entry of the classifier with LoRA, without exporting it again."""
+    case = exported_lora()
+    inputs, outputs = (tuple(map(tensor_spec, tensors)) for tensors in (case.part.inputs, case.part.outputs))
+    return GraphSpec("graphs/classify.onnx", inputs, outputs, 18, 8, tuple(sorted(inspect_graph(case.graph).operators)), case.parity)

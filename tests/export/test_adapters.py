@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from export.bundling import export_parts
 from protocol.errors import IncompatibleVersionError, InputError, UnsafeGraphError
 from protocol.manifest import GraphSpec
 from protocol.onnx_graph import check_graph
-from tests.export.exported import exported_lora, lora_part
+from tests.export.exported import exported_lora, lora_part, lora_spec
 from tests.source_tree import modules, tree_of
 from trainer.lora import LoraModel, factor_tensors, initial_factors
 
@@ -110,8 +111,7 @@ def test_nothing_of_ours_uses_io_binding() -> None:
 
 
 def test_optional_inputs_must_be_those_of_the_manifest(spec: GraphSpec) -> None:
-    from dataclasses import replace
-
+    assert spec == lora_spec()
     check_graph(exported_lora().graph, spec)
     assert [each.optional for each in spec.inputs] == [False, True, True, True, True]
     required = replace(spec, inputs=tuple(replace(each, optional=False) for each in spec.inputs))

@@ -17,10 +17,9 @@ import torch
 
 from edge_runtime.adapters import make_adapter
 from export.adapters import write_onnx_adapter
-from export.bundling import export_parts
 from export.flat_module import flat_module
 from export.runtimes import FIRST_WITH_ADAPTERS, OLDEST_SERVED, RELEASES
-from tests.export.exported import Exported, exported_lora, exported_method, exported_variant, lora_part
+from tests.export.exported import Exported, exported_lora, exported_method, exported_variant, lora_part, lora_spec
 from tests.source_tree import ROOT
 from trainer.lora import initial_factors
 from trainer.methods.parts import PartTensor
@@ -83,8 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / f"{name}.onnx").write_bytes(case.graph)
         arrays: dict[str, Any] = {f"{feed}/{key}": array for feed, inputs in feeds_of(case).items() for key, array in inputs.items()}
         np.savez(made / f"{name}.npz", **arrays)
-    spec = export_parts((lora_part()[0],))[1]["classify"]
-    write_onnx_adapter(made / "lora-classify.onnx_adapter", make_adapter(adapter_factors(), spec), 1, "1.20")
+    write_onnx_adapter(made / "lora-classify.onnx_adapter", make_adapter(adapter_factors(), lora_spec()), 1, "1.20")
     return made
 
 
