@@ -30,7 +30,7 @@ class Adapter:
     """Checked factors.
 
     Attributes:
-        factors: Name -> factor, float32: A (inputs, R) and B (R, outputs) of each adapted layer.
+        factors: Name -> factor, float32: A (R, inputs) and B (outputs, R) of each adapted layer.
         rank: R, at least 1, the same for all.
     """
 

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from edge_runtime.sessions import open_session
 from export.flat_module import plain_torch
-from export.graphs import load_model, trace_onnx
+from export.graphs import load_model, trace_onnx, traceable
 from trainer.methods.parts import Part
 
 GUARDS = "_guards_fn"
@@ -104,7 +104,7 @@ class _Recorder(fx.Interpreter):
 
 def _torch_values(part: Part, feeds: Mapping[str, Array]) -> list[tuple[fx.Node, Array]]:
     """Return the traced program's operations and what each gives, in order."""
-    exported = trace_onnx(part).exported_program
+    exported = trace_onnx(*traceable(part), part.entry_point).exported_program
     assert exported is not None, "the exporter traces with torch.export"  # noqa: S101  # an invariant, not a check of input
     program: Any = exported.module()
     for node in list(program.graph.nodes):

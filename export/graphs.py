@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import onnx
+import onnx_ir
 import torch
 from torch import Tensor
 from torch.onnx import ONNXProgram
@@ -19,11 +20,12 @@ from torch.onnx.errors import OnnxExporterError
 from export.failures import export_failure
 from export.flat_module import FlatModule, flat_module, plain_torch
 from export.passes.add_zero_defaults import add_zero_defaults
-from export.passes.base import GraphPass
 from export.passes.drop_shape_hints import drop_shape_hints
+from export.passes.expand_constants import expand_constants
 from export.passes.lower_ir import lower_ir
 from export.passes.name_tensors import name_tensors
 from export.passes.strip_metadata import strip_metadata
+from export.simplification import simplify
 from protocol.errors import InputError
 from trainer.methods.parts import Part, PartTensor
 
@@ -46,25 +48,49 @@ def to_onnx(part: Part) -> bytes:
         IncompatibleVersionError: The graph needs a newer format.
     """
     _check_names(part)
+    names = [tensor.name for tensor in part.inputs], [tensor.name for tensor in part.outputs]
+    optional = [tensor.name for tensor in part.inputs if tensor.optional]
     with plain_torch():
-        model = trace_onnx(part).model_proto
-    for graph_pass in passes_for(part):
+        module, inputs, shapes = traceable(part)
+        return convert(module, inputs, *names, shapes, f"the module for {part.entry_point}", optional)
+
+
+def convert(  # noqa: PLR0913, PLR0917  # what a graph is made of
+    module: torch.nn.Module,
+    inputs: tuple[Tensor, ...],
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    shapes: tuple[object, ...],
+    what: str,
+    optional: Sequence[str] = (),
+) -> bytes:
+    """Return a module as ONNX bytes, cleaned by the passes.
+
+    Args:
+        module: On the CPU, in eval mode.
+        inputs: Examples, free axes at least 2 long.
+        input_names: In order.
+        output_names: In order.
+        shapes: For each input its free axes, place -> ``torch.export.Dim``, nested as the module's parameters are.
+        what: What the module is, for error messages.
+        optional: Inputs that may be left out, and then are empty.
+
+    Raises:
+        InputError: The module uses what cannot be translated; says which operation, and what to use instead.
+        IncompatibleVersionError: The graph needs a newer format.
+    """
+    model = onnx_ir.to_proto(simplify(trace_onnx(module, inputs, shapes, what).model))
+    names, defaults = name_tensors(input_names, output_names), add_zero_defaults(optional)
+    for graph_pass in (strip_metadata, drop_shape_hints, names, defaults, expand_constants, lower_ir):
         graph_pass(model)
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def passes_for(part: Part) -> tuple[GraphPass, ...]:
-    """Return the passes that make the exporter's model a file of a bundle, in order."""
-    names = name_tensors([tensor.name for tensor in part.inputs], [tensor.name for tensor in part.outputs])
-    defaults = add_zero_defaults([tensor.name for tensor in part.inputs if tensor.optional])
-    return (strip_metadata, drop_shape_hints, names, defaults, lower_ir)
-
-
-def trace_onnx(part: Part) -> ONNXProgram:
-    """Return what torch's exporter makes of a part, before any pass; call it inside ``plain_torch``.
+def traceable(part: Part) -> tuple[FlatModule, tuple[Tensor, ...], tuple[object, ...]]:
+    """Return a part's computation, example inputs and the free axes of each; call it inside ``plain_torch``.
 
     Raises:
-        InputError: The part uses what cannot be translated.
+        InputError: The computation cannot be copied, or fails on the examples.
     """
     if not part.inputs:
         raise InputError(f"the module for {part.entry_point} takes no input", expected="at least one input")
@@ -73,6 +99,11 @@ def trace_onnx(part: Part) -> ONNXProgram:
     _check_call(part, module, inputs)
     axes = {axis: torch.export.Dim(axis) for axis in sizes}
     shapes = tuple({place: axes[axis] for place, axis in enumerate(tensor.shape) if isinstance(axis, str)} for tensor in part.inputs)
+    return module, inputs, (shapes,)
+
+
+def trace_onnx(module: torch.nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[object, ...], what: str) -> ONNXProgram:
+    """Return what torch's exporter makes of a module, before any pass; see ``convert``."""
     try:
         with _quiet_exporter():
             program = torch.onnx.export(
@@ -82,12 +113,13 @@ def trace_onnx(part: Part) -> ONNXProgram:
                 external_data=False,
                 verbose=False,
                 opset_version=OPSET,
-                dynamic_shapes=(shapes,),
+                dynamic_shapes=shapes,
+                optimize=False,  # it rounds small numbers away: export.simplification
             )
     except OnnxExporterError as error:
-        raise export_failure(part.entry_point, error) from error
+        raise export_failure(what, error) from error
     if program is None:
-        raise InputError(f"the module for {part.entry_point} cannot be exported", got="no program")
+        raise InputError(f"{what} cannot be exported", got="no program")
     return program
 
 
@@ -144,6 +176,7 @@ def _quiet_exporter() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", message="Exporting a model while it is in training mode")  # a traced step has no mode
             warnings.filterwarnings("ignore", message="# The axis name", category=UserWarning)  # several inputs share an axis
             yield
     finally:

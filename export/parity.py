@@ -72,14 +72,23 @@ def _locate(part: Part, graph: bytes, feeds: Mapping[str, Array]) -> str:
     return found.sentence() if found else "no inner value of the graph differs under the name that torch gives it"
 
 
-def _check_model(part: Part, graph: bytes) -> None:
-    """Refuse an invalid model, and one whose inputs and outputs are not those of the part."""
+def check_valid(what: str, graph: bytes) -> onnx.ModelProto:
+    """Return the model with its shapes inferred.
+
+    Raises:
+        ParityError: The checker, or strict shape inference, finds a fault.
+    """
     try:
         model = load_model(graph)
         onnx.checker.check_model(model, full_check=True)
-        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, DecodeError) as error:
-        raise ParityError(f"the graph of {part.entry_point} is not valid", got=str(error)[:500]) from error
+        raise ParityError(f"{what} is not valid", got=str(error)[:500]) from error
+
+
+def _check_model(part: Part, graph: bytes) -> None:
+    """Refuse an invalid model, and one whose inputs and outputs are not those of the part."""
+    inferred = check_valid(f"the graph of {part.entry_point}", graph)
     for tensors, values in ((part.inputs, inferred.graph.input), (part.outputs, inferred.graph.output)):
         if [tensor.name for tensor in tensors] != [value.name for value in values]:
             raise ParityError(f"names of {part.entry_point} differ", expected=[t.name for t in tensors], got=[v.name for v in values])

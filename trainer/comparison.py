@@ -19,7 +19,7 @@ from typing import Any
 from protocol.errors import InputError, RunFolderError
 from trainer.data.dataset import Dataset
 from trainer.experiments import Experiment
-from trainer.runs import Run
+from trainer.runs import DATA, Run
 from trainer.statistics import Interval, bootstrap_interval, paired_differences
 from trainer.training import planned_config
 
@@ -201,10 +201,19 @@ def summarise(results: Sequence[Result]) -> list[Summary]:
     ]
 
 
-def as_json(results: Sequence[Result], summaries: Sequence[Summary], folder: Path) -> str:
+def mixed_environments(runs: Sequence[Run]) -> list[str]:
+    """Return one sentence for each part of the environment (a package, the git state) in which the runs differ."""
+    environments = [run.config.environment for run in runs]
+    names = sorted({name for environment in environments for name in environment} - {DATA})
+    found = {name: sorted({environment.get(name, "unknown") for environment in environments}) for name in names}
+    return [f"the runs differ in {name}: {' and '.join(values)}" for name, values in found.items() if len(values) > 1]
+
+
+def as_json(results: Sequence[Result], summaries: Sequence[Summary], folder: Path, warnings: Sequence[str] = ()) -> str:
     """Return the comparison as one JSON object."""
     content = {
         "folder": str(folder),
+        "warnings": list(warnings),
         "runs": [result.as_values() for result in results],
         "summary": {summary.method: summary.as_values() for summary in summaries},
     }

@@ -14,7 +14,18 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer.cli import experiment_from, experiment_options
-from trainer.comparison import CORRECTED, METRICS, Summary, as_json, pending, plan_jobs, read_results, run_jobs, summarise
+from trainer.comparison import (
+    CORRECTED,
+    METRICS,
+    Summary,
+    as_json,
+    mixed_environments,
+    pending,
+    plan_jobs,
+    read_results,
+    run_jobs,
+    summarise,
+)
 from trainer.experiments import Experiment
 from trainer.progress import count_progress
 from trainer.report import write_report
@@ -54,10 +65,14 @@ def compare(**options: Any) -> None:
         run_jobs(missing, train_arguments(options), options["workers"], lambda done: observe(finished + done))
     results = read_results(names, seeds, folder)
     summaries = summarise(results)
-    write_report([Run.open(job.folder) for job in jobs], folder / "report.html")
+    runs = [Run.open(job.folder) for job in jobs]
+    write_report(runs, folder / "report.html")
+    warnings = mixed_environments(runs)
     if options["as_json"]:
-        click.echo(as_json(results, summaries, folder))
+        click.echo(as_json(results, summaries, folder, warnings))
     else:
+        for warning in warnings:
+            click.echo(f"warning: {warning}", err=True)
         _print_tables(summaries, seeds, folder)
 
 

@@ -1,8 +1,7 @@
-"""Low-rank adaptation of linear layers (Hu et al., "LoRA", arXiv 2106.09685) as pure functions of the factors.
+"""Low-rank adaptation: layers whose frozen weight is added to by the product of two thin factors (Hu et al., arXiv 2106.09685).
 
-A layer y = x W^T + c becomes y = x W^T + c + scale * (x A) B. A is (inputs, R) and B is (R, outputs): the paper's A and B
-transposed, so that samples come first and a factor of rank 0 is an ordinary empty matrix. The scale is a constant: the
-rank may change after a graph is made, so whoever wants alpha / R puts it into B.
+A layer computes x W^T + b + scale * (x A^T) B^T with A (R, I), B (O, R) and scale = alpha / R. B begins at zero, so a fresh
+adapter changes nothing. Base weights keep their names, so a checkpoint of the plain model fits the adapted one.
 """
 
 from __future__ import annotations
@@ -10,109 +9,104 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from protocol.errors import InputError
-from trainer.methods.parts import PartTensor
+from trainer.methods.base import State
 
-RANK = "rank"
-FACTOR_A, FACTOR_B = "lora_a", "lora_b"
-LARGEST_AT_THE_GATE = 0.5  # the parity gate draws factors up to so much over the root of the axis that they are summed over
+FACTOR_A, FACTOR_B = "lora_A", "lora_B"
 
 
-def lora_linear(x: Tensor, weight: Tensor, bias: Tensor | None, factors: tuple[Tensor, Tensor], scale: float = 1.0) -> Tensor:
-    """Return adapted features (..., outputs).
+@dataclass(frozen=True)
+class LoraPattern:
+    """Which layers are adapted, and how.
 
-    Args:
-        x: (..., inputs).
-        weight: (outputs, inputs).
-        bias: (outputs,), or None.
-        factors: A (inputs, R) and B (R, outputs); R may be 0.
-        scale: Factor of the low-rank term.
+    Attributes:
+        layers: Regular expression that a linear layer's whole name must match.
+        rank: Rank R of the factors.
+        alpha: Numerator of the scale alpha / R.
     """
-    a, b = factors
-    # Subtracted, not added: ONNX Runtime 1.19 fuses a product and a sum into Gemm, which refuses factors of rank 0 there.
-    return nn.functional.linear(x, weight, bias) - (x @ a) @ (-scale * b)
+
+    layers: str
+    rank: int = 8
+    alpha: float = 8.0
+
+    def __post_init__(self) -> None:
+        """Refuse ranks that cannot be, and what is no regular expression."""
+        if self.rank != int(self.rank) or self.rank < 1 or not 0 < self.alpha < math.inf:
+            raise InputError("a LoRA pattern is wrong", expected="a whole rank from 1, alpha above 0", got=f"{self.rank}, {self.alpha}")
+        try:
+            re.compile(self.layers)
+        except re.error as error:
+            raise InputError("a LoRA pattern is no regular expression", got=f"{self.layers!r}: {error}") from error
 
 
-class LoraLinear(nn.Module):
-    """A linear layer with factors beside it: parameters ``lora_a`` (inputs, R) and ``lora_b`` (R, outputs), of rank 0 until given."""
-
-    def __init__(self, layer: nn.Linear, scale: float) -> None:
-        super().__init__()
-        self.layer = layer
-        self.scale = scale
-        self.lora_a = nn.Parameter(layer.weight.new_zeros(layer.in_features, 0))
-        self.lora_b = nn.Parameter(layer.weight.new_zeros(0, layer.out_features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return adapted features (..., outputs) of x (..., inputs)."""
-        return lora_linear(x, self.layer.weight, self.layer.bias, (self.lora_a, self.lora_b), self.scale)
-
-
-class LoraModel(nn.Module):
-    """A model whose factors are arguments.
+class LoraLinear(nn.Linear):
+    """A linear layer with a low-rank addition.
 
     Args:
-        model: The model; it is copied, and its weights are frozen.
-        pattern: Regular expression that a linear layer's whole dotted name must match.
-        scale: Factor of every low-rank term.
+        layer: The layer to adapt; its weights are shared.
+        rank: Rank R.
+        alpha: Numerator of the scale.
+    """
+
+    def __init__(self, layer: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+        self.weight, self.bias = layer.weight, layer.bias
+        self.scale = alpha / rank
+        self.lora_A = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
+        self.lora_B = nn.Parameter(layer.weight.new_zeros(layer.out_features, rank))
+        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Return (B, *, O) from (B, *, I)."""
+        low = samples @ self.lora_A.transpose(0, 1)  # (B, *, R)
+        # Subtracted, not added: ONNX Runtime 1.19 fuses a product and a sum into Gemm, which refuses factors of rank 0 there.
+        return super().forward(samples) - low @ (-self.scale * self.lora_B.transpose(0, 1))
+
+
+def with_lora(module: nn.Module, patterns: Sequence[LoraPattern], seed: int) -> nn.Module:
+    """Return a copy of a module in which every matching linear layer is adapted by the first pattern that matches.
+
+    Args:
+        module: Any module; it stays as it is.
+        patterns: Which layers, with rank and alpha.
+        seed: Seed of the factors A.
 
     Raises:
-        InputError: No linear layer has such a name.
+        InputError: A pattern matches no linear layer.
     """
-
-    def __init__(self, model: nn.Module, pattern: str, scale: float = 1.0) -> None:
-        super().__init__()
-        self.model = copy.deepcopy(model).requires_grad_(False)
-        layers = {name: each for name, each in self.model.named_modules() if isinstance(each, nn.Linear)}
-        self.layers = tuple(name for name in layers if re.fullmatch(pattern, name))
-        if not self.layers:
-            raise InputError("no linear layer is adapted", expected=f"a pattern for some of {', '.join(layers) or 'none'}", got=pattern)
-        for name in self.layers:
+    adapted = copy.deepcopy(module)
+    unused = list(patterns)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, layer in [each for each in adapted.named_modules() if isinstance(each[1], nn.Linear)]:
+            pattern = next((each for each in patterns if re.fullmatch(each.layers, name)), None)
+            if pattern is None:
+                continue
+            unused = [each for each in unused if each is not pattern]
             parent, _, own = name.rpartition(".")
-            setattr(self.model.get_submodule(parent), own, LoraLinear(layers[name], scale))
-
-    def factor_shapes(self, rank: int | str = RANK) -> dict[str, tuple[int | str, int | str]]:
-        """Return name -> shape of all factors, A before B, layer by layer."""
-        shapes: dict[str, tuple[int | str, int | str]] = {}
-        for name in self.layers:
-            layer = self.model.get_submodule(name).get_submodule("layer")
-            assert isinstance(layer, nn.Linear), "only linear layers were replaced"  # noqa: S101  # an invariant
-            shapes[f"{name}.{FACTOR_A}"] = (layer.in_features, rank)
-            shapes[f"{name}.{FACTOR_B}"] = (rank, layer.out_features)
-        return shapes
-
-    def forward(self, x: Tensor, factors: Mapping[str, Tensor]) -> Tensor:
-        """Return what the model gives for x under the factors; a layer without factors is not adapted."""
-        output: Tensor = functional_call(self.model, dict(factors), (x,))
-        return output
+            setattr(adapted.get_submodule(parent), own, LoraLinear(layer, pattern.rank, pattern.alpha))
+    if unused:
+        known = ", ".join(name for name, layer in module.named_modules() if isinstance(layer, nn.Linear))
+        raise InputError("a LoRA pattern matches no linear layer", expected=f"one of {known}"[:300], got=unused[0].layers)
+    return adapted
 
 
-def initial_factors(model: LoraModel, rank: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return factors of this rank that change nothing yet: A normal with variance 1 / inputs, B zero.
-
-    Raises:
-        InputError: The rank is not positive.
-    """
-    if rank < 1:
-        raise InputError("the rank is wrong", expected="at least 1", got=rank)
-    factors = {}
-    for name, (rows, columns) in model.factor_shapes(rank).items():
-        shape = (int(rows), int(columns))
-        is_a = name.endswith(FACTOR_A)
-        factors[name] = torch.randn(shape, generator=generator) / math.sqrt(shape[0]) if is_a else torch.zeros(shape)
-    return factors
+def factors_of(module: nn.Module) -> State:
+    """Return the factors of an adapted module by name, detached."""
+    return {name: each.detach() for name, each in module.named_parameters() if name.endswith((FACTOR_A, FACTOR_B))}
 
 
-def factor_tensors(model: LoraModel) -> tuple[PartTensor, ...]:
-    """Return the factors as optional inputs of a part, the last ``len`` of them gathered into one dictionary."""
-    tensors = []
-    for name, shape in model.factor_shapes().items():
-        largest = LARGEST_AT_THE_GATE / math.sqrt(max(size for size in shape if isinstance(size, int)))
-        tensors.append(PartTensor(name, "float32", shape, "LoRA factor", -largest, largest, optional=True))
-    return tuple(tensors)
+def merged(module: nn.Module) -> State:
+    """Return the weights of the plain model that computes what the adapted one computes: W + scale * B A."""
+    weights = {name: each.detach() for name, each in module.named_parameters() if not name.endswith((FACTOR_A, FACTOR_B))}
+    for name, layer in module.named_modules():
+        if isinstance(layer, LoraLinear):
+            key = f"{name}.weight" if name else "weight"
+            weights[key] = weights[key] + layer.scale * (layer.lora_B @ layer.lora_A).detach()
+    return weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,7 +16,8 @@ from protocol.manifest import GraphSpec, Parity
 from protocol.onnx_graph import inspect_graph
 from tests.trainer.methods.small_federation import begin, bound, make_clients
 from trainer.hypernetwork import HypernetworkSize
-from trainer.lora import LoraModel, factor_tensors
+from trainer.lora import LoraPattern, with_lora
+from trainer.lora_inputs import LoraInputs
 from trainer.methods.base import Task
 from trainer.methods.distribution_embedding import ExtractorSize
 from trainer.methods.hyperfedzero import HyperFedZero
@@ -54,14 +56,22 @@ def exported_variant(model: str, shape: tuple[int, ...], scope: str, tailored: s
     return tuple(map(pass_gate, method.parts(method.initial_state(0))))
 
 
-def lora_part() -> tuple[Part, LoraModel]:
-    """Return a small classifier with LoRA on both of its layers, and its model."""
+def lora_part() -> tuple[Part, LoraInputs]:
+    """Return a small classifier with LoRA of scale 2 on both of its layers, and its model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = LoraModel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), r"[02]", scale=2.0)
-    factors = factor_tensors(model)
+        plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    model = LoraInputs(with_lora(plain, [LoraPattern(r"[02]", rank=4, alpha=8.0)], seed=0))
+    factors = model.factor_tensors()
     samples, logits = PartTensor("samples", "float32", ("batch", 6), "", -1.0), PartTensor("logits", "float32", ("batch", 3), "")
     return Part("classify", model, (samples, *factors), (logits,), judged_by_label=True, gathered=len(factors)), model
+
+
+def lora_factors(rank: int) -> dict[str, np.ndarray]:
+    """Return factors of a rank that change the answer."""
+    random = np.random.default_rng(rank)
+    shapes = {each.name: [rank if isinstance(axis, str) else axis for axis in each.shape] for each in lora_part()[1].factor_tensors()}
+    return {name: random.standard_normal(shape).astype(np.float32) / 2 for name, shape in shapes.items()}
 
 
 @cache

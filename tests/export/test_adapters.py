@@ -18,9 +18,9 @@ from export.bundling import export_parts
 from protocol.errors import IncompatibleVersionError, InputError, UnsafeGraphError
 from protocol.manifest import GraphSpec
 from protocol.onnx_graph import check_graph
-from tests.export.exported import exported_lora, lora_part, lora_spec
+from tests.export.exported import exported_lora, lora_factors, lora_part, lora_spec
 from tests.source_tree import modules, tree_of
-from trainer.lora import LoraModel, factor_tensors, initial_factors
+from trainer.lora_inputs import LoraInputs
 
 SAMPLES = np.random.default_rng(1).standard_normal((5, 6)).astype(np.float32)
 needs_adapters = pytest.mark.skipif(not hasattr(onnxruntime, "AdapterFormat"), reason="this ONNX Runtime has no adapter files")
@@ -32,22 +32,17 @@ def spec() -> GraphSpec:
 
 
 def some_adapter(spec: GraphSpec, rank: int) -> Adapter:
-    generator = torch.Generator().manual_seed(rank)
-    factors = {
-        name: torch.randn(each.shape, generator=generator) for name, each in initial_factors(lora_part()[1], rank, generator).items()
-    }
-    return make_adapter({name: each.numpy() for name, each in factors.items()}, spec)
+    return make_adapter(lora_factors(rank), spec)
 
 
 def expected(adapter: Adapter | None) -> np.ndarray:
-    """Return the logits under the merged weights, W + scale (A B)^T, computed in float64."""
-    model = lora_part()[1].model
+    """Return the logits under the merged weights, W + scale B A, computed in float64."""
+    model = lora_part()[1].adapted
     x = SAMPLES.astype(np.float64)
     for place, name in enumerate("02"):
-        layer = model.get_submodule(name).get_submodule("layer")
-        weight, bias = (tensor.detach().double().numpy() for tensor in layer.parameters())
+        weight, bias = (model.get_parameter(f"{name}.{own}").detach().double().numpy() for own in ("weight", "bias"))
         if adapter is not None:
-            weight = weight + 2.0 * (adapter.factors[f"{name}.lora_a"].astype(float) @ adapter.factors[f"{name}.lora_b"]).T
+            weight = weight + 2.0 * (adapter.factors[f"{name}.lora_B"].astype(float) @ adapter.factors[f"{name}.lora_A"])
         x = x @ weight.T + bias
         x = np.maximum(x, 0) if place == 0 else x
     return x
@@ -56,7 +51,7 @@ def expected(adapter: Adapter | None) -> np.ndarray:
 def test_without_factors_the_graph_is_the_base_model() -> None:
     session = open_session(exported_lora().graph, "1.19")
     assert session.input_names == ("samples",)
-    assert session.optional_names == ("0.lora_a", "0.lora_b", "2.lora_a", "2.lora_b")
+    assert session.optional_names == ("0.lora_A", "0.lora_B", "2.lora_A", "2.lora_B")
     np.testing.assert_allclose(session.run({"samples": SAMPLES})[0], expected(None), atol=1e-5)
 
 
@@ -137,17 +132,6 @@ def test_an_adapter_file_that_cannot_work_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pattern_must_name_a_linear_layer() -> None:
-    with pytest.raises(InputError, match="no linear layer"):
-        LoraModel(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), "1")
-
-
-def test_new_factors_change_nothing_and_train_both() -> None:
-    model = lora_part()[1]
-    x = torch.from_numpy(SAMPLES)
-    factors = initial_factors(model, 4, torch.Generator().manual_seed(0))
-    assert torch.equal(model(x, factors), model(x, {}))
-    gradients = torch.func.grad(lambda own: model(x, own).square().sum())({name: each + 0.1 for name, each in factors.items()})
-    assert all(gradient.abs().max() > 0 for gradient in gradients.values())
-    assert [each.name for each in factor_tensors(model)] == list(factors)
-    assert not any(each.requires_grad for name, each in model.named_parameters() if "lora" not in name)
+def test_a_model_without_factors_has_no_factor_inputs() -> None:
+    with pytest.raises(InputError, match="no LoRA factors"):
+        LoraInputs(torch.nn.Linear(2, 2))

@@ -19,9 +19,8 @@ from edge_runtime.adapters import make_adapter
 from export.adapters import write_onnx_adapter
 from export.flat_module import flat_module
 from export.runtimes import FIRST_WITH_ADAPTERS, OLDEST_SERVED, RELEASES
-from tests.export.exported import Exported, exported_lora, exported_method, exported_variant, lora_part, lora_spec
+from tests.export.exported import Exported, exported_lora, exported_method, exported_variant, lora_factors, lora_spec
 from tests.source_tree import ROOT
-from trainer.lora import initial_factors
 from trainer.methods.parts import PartTensor
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.network]
@@ -82,14 +81,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / f"{name}.onnx").write_bytes(case.graph)
         arrays: dict[str, Any] = {f"{feed}/{key}": array for feed, inputs in feeds_of(case).items() for key, array in inputs.items()}
         np.savez(made / f"{name}.npz", **arrays)
-    write_onnx_adapter(made / "lora-classify.onnx_adapter", make_adapter(adapter_factors(), lora_spec()), 1, "1.20")
+    write_onnx_adapter(made / "lora-classify.onnx_adapter", make_adapter(lora_factors(4), lora_spec()), 1, "1.20")
     return made
-
-
-def adapter_factors() -> dict[str, np.ndarray]:
-    """Return factors that change the answer."""
-    factors = initial_factors(lora_part()[1], 4, torch.Generator().manual_seed(0))
-    return {name: (each + 0.1).numpy() for name, each in factors.items()}
 
 
 def install(requirement: str, target: Path) -> None:
@@ -160,6 +153,6 @@ def test_both_runtimes_agree(oldest: tuple[str, dict[str, np.ndarray]], newest: 
 
 def test_an_adapter_file_is_a_feed_on_the_newest(newest: tuple[str, dict[str, np.ndarray]]) -> None:
     base = feeds_of(exported_lora())["base"]
-    expected = expected_of(exported_lora(), {**base, **adapter_factors()})[0]
+    expected = expected_of(exported_lora(), {**base, **lora_factors(4)})[0]
     np.testing.assert_allclose(newest[1]["lora-classify/adapter/0"], expected, atol=TOLERANCE)
     assert np.abs(expected - newest[1]["lora-classify/base/0"]).max() > 0.01

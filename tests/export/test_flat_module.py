@@ -166,7 +166,7 @@ def test_too_large_a_module_is_refused_before_it_is_copied(monkeypatch: pytest.M
     ("function", "words"),
     [
         (lambda x: torch.cdist(x, x)[:, :1] * x, ["cdist", "squared differences"]),
-        (torch.special.bessel_j0, ["bessel_j0", "plain arithmetic"]),
+        (torch.special.bessel_j0, ["bessel_j0", "docs/"]),
         (lambda x: x if x.sum() > 0 else -x, ["depends on values", "torch.where"]),
         (lambda x: x @ torch.ones(4, 3), ["fails on inputs", "RuntimeError"]),
         (lambda x: [x, x], ["returns something else", "1 tensors"]),
@@ -176,7 +176,6 @@ def test_a_failure_names_the_operation_and_what_to_use_instead(function: Any, wo
     with pytest.raises(InputError) as raised:
         to_onnx(part_of(function))
     assert all(word in str(raised.value) for word in words), raised.value
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("names", [("x", "x"), ("x", "")])

@@ -165,3 +165,16 @@ def test_an_operator_off_the_list_never_gets_into_a_bundle() -> None:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
     assert inspect_graph(model.SerializeToString()).operators == {"ConstantOfShape"}
     assert "ConstantOfShape" not in ALLOWED_OPERATORS
+
+
+def test_small_numbers_are_not_rounded_away() -> None:
+    class Careful(nn.Module):
+        def forward(self, samples: Tensor) -> Tensor:
+            return samples / (samples.abs() + 1e-8) + samples * 1.000001 - samples
+
+    part = Part(
+        "classify", Careful(), (PartTensor("samples", "float32", ("batch", 2), ""),), (PartTensor("logits", "float32", ("batch", 2), ""),)
+    )
+    (logits,) = open_session(to_onnx(part), "1.19").run({"samples": np.array([[0.0, 1e4]], np.float32)})
+    assert logits[0, 0] == 0.0
+    assert logits[0, 1] > 1.005

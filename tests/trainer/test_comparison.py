@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from fedtailor import main
 from protocol.errors import DivergenceError, InputError, RunFolderError
-from trainer.comparison import Job, Result, _sentence, pending, plan_jobs, read_results, run_jobs, summarise
+from trainer.comparison import Job, Result, _sentence, mixed_environments, pending, plan_jobs, read_results, run_jobs, summarise
 from trainer.comparison_cli import train_arguments
 from trainer.experiments import Experiment
 from trainer.runs import Run
@@ -220,6 +220,14 @@ def test_json_of_finished_runs(folder: Path, tmp_path: Path) -> None:
     check_json(json.loads(result.stdout), folder, (0,))
     assert (folder / "report.html").is_file()
     assert [each.seed for each in read_results(NAMES, [0], folder)] == [0, 0, 0]
+
+
+def test_runs_of_different_versions_are_pointed_out(folder: Path) -> None:
+    runs = [Run.open(folder / name) for name in ("fedavg-seed0", "slow-seed0")]
+    assert mixed_environments(runs) == []
+    runs[1].config = replace(runs[1].config, environment={**runs[1].config.environment, "torch": "1.0"})
+    (warning,) = mixed_environments(runs)
+    assert warning.startswith("the runs differ in torch: 1.0 and ")
 
 
 def test_an_unknown_method_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class PerFedAvgMethod(FedAvgMethod):
 
     def outer_step(self, state: State, batch: Batch, context: Context) -> tuple[State, Metrics]:
         """Return the state after one first-order step, and the loss at the moved point."""
-        half = len(batch["labels"]) // 2
+        half = batch["labels"].shape[0] // 2
         first, second = ({name: tensor[place] for name, tensor in batch.items()} for place in (slice(half), slice(half, None)))
         moved, _ = self.inner_step(state, first, context)
         gradients, value = grad_and_value(lambda weights: self.loss(weights, second))(moved)

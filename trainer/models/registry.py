@@ -17,6 +17,7 @@ from trainer.models.lenet import LeNet, SmallLeNet
 from trainer.models.mlp import MLP
 from trainer.models.own_model import check_model
 from trainer.models.resnet import ResNet
+from trainer.models.vit import VisionTransformer
 from trainer.models.zenkenet import ZenkeNet
 
 Builder = Callable[..., nn.Module]
@@ -32,18 +33,19 @@ BUILDERS: Mapping[str, Builder] = {
     "lenet": LeNet,
     "lenet-s": SmallLeNet,
     "mlp": _mlp,
+    "vit": VisionTransformer,
     "zenkenet": ZenkeNet,
 }
 MLP_NAME = re.compile(r"mlp((?:-[1-9][0-9]{0,6})+)")
 RESNET_NAME = re.compile(r"resnet([1-9][0-9]{0,3})")
-KNOWN_NAMES = "cnn, lenet, lenet-s, mlp, mlp-<units>-<units>, resnet20 (any 6n + 2), zenkenet, or your own as module:factory"
+KNOWN_NAMES = "cnn, lenet, lenet-s, mlp, mlp-<units>-<units>, resnet20 (any 6n + 2), vit, zenkenet, or your own as module:factory"
 
 
 def build_model(name: str, sample_shape: Sequence[int], classes: int, **sizes: object) -> nn.Module:
     """Return a freshly drawn model: normalised samples (B, *shape) -> logits (B, C).
 
     Args:
-        name: ``mlp``, ``mlp-<h1>-<h2>``, ``lenet-s``, ``lenet``, ``zenkenet``, ``resnet20`` and other depths 6n + 2, ``cnn``,
+        name: ``mlp``, ``mlp-<h1>-<h2>``, ``lenet-s``, ``lenet``, ``zenkenet``, ``resnet20`` and other depths 6n + 2, ``cnn``, ``vit``,
             or ``module:factory``, which is called as ``factory(sample_shape, classes)``.
         sample_shape: Shape of one sample; images have their channels first, grey ones may have none.
         classes: Number of classes C.

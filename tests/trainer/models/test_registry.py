@@ -16,6 +16,7 @@ SMALL: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     "lenet-s": ((16, 17), {"channels": (2, 3), "hidden": 5}),
     "lenet": ((2, 16, 18), {"channels": (3, 4), "hidden": 6}),
     "zenkenet": ((3, 11, 10), {"hidden": 6}),
+    "vit": ((2, 6, 9), {"patch": 3, "dimension": 6, "depth": 2, "heads": 2}),
     "resnet8": ((5, 6), {"width": 4, "groups": 2}),
     "cnn": ((3, 7, 6), {"hidden": 8}),
 }
@@ -31,6 +32,7 @@ CLIENTS, BATCH, CLASSES = 3, 4, 5
         ("lenet-s", (1, 28, 28), 21_840),
         ("lenet", (28, 28), 431_080),
         ("zenkenet", (3, 32, 32), 1_250_858),
+        ("vit", (28, 28), 205066),
         ("resnet20", (3, 32, 32), 269_722),
         ("resnet32", (3, 32, 32), 464_154),
         ("cnn", (3, 32, 32), 1_626_442),
@@ -42,13 +44,13 @@ def test_models_have_the_published_sizes(name: str, shape: tuple[int, ...], weig
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["lenet-s", "lenet", "zenkenet", "resnet8", "cnn"])
+@pytest.mark.parametrize("name", ["lenet-s", "lenet", "zenkenet", "vit", "resnet8", "cnn"])
 def test_a_grey_image_may_have_a_channel_axis(name: str) -> None:
     model, x = build_model(name, (16, 16), 3), torch.rand(2, 16, 16)
     torch.testing.assert_close(model(x), model(x.unsqueeze(1)), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("name", "smallest"), [("lenet-s", 16), ("lenet", 16), ("zenkenet", 10), ("resnet20", 4), ("cnn", 6)])
+@pytest.mark.parametrize(("name", "smallest"), [("lenet-s", 16), ("lenet", 16), ("zenkenet", 10), ("vit", 4), ("resnet20", 4), ("cnn", 6)])
 def test_the_smallest_image_works_and_a_smaller_one_is_refused(name: str, smallest: int) -> None:
     assert build_model(name, (smallest, smallest), 3)(torch.rand(2, smallest, smallest)).shape == (2, 3)
     with pytest.raises(InputError, match=f"at least {smallest} x {smallest}"):
@@ -136,6 +138,8 @@ def test_depths_are_6n_plus_2(name: str) -> None:
         ("mlp", {"hidden": "55"}, "size 'hidden' of mlp is wrong"),
         ("lenet", {"channels": (1, 2, 3)}, "size 'channels' of lenet is wrong"),
         ("cnn", {"hidden": True}, "size 'hidden' of cnn is wrong"),
+        ("vit", {"heads": 5}, "heads do not share out"),
+        ("vit", {"patch": 5}, "patches do not tile"),
         ("zenkenet", {"dropout": 1}, "size 'dropout' of zenkenet is wrong"),
         ("resnet20", {"width": 12}, "width that 8 groups divide"),
         ("resnet20", {"normalisation": "none"}, "expected group or layer"),

@@ -1,0 +1,123 @@
+"""The gradient of a convolution, plain or transposed, in any number of dimensions, as convolutions.
+
+The gradient of the input is the transposed convolution of the gradient of the output; at stride 1 that is a plain convolution by
+the kernel turned around, which runtimes do faster. The gradient of the weights is one matrix product over the pixels that each
+point of the kernel meets; as a convolution with batch and channels exchanged it would have kernels as large as images.
+A transposed convolution is the plain one read backwards, so its gradients are the same two with the roles exchanged.
+Source: Goodfellow, Bengio, Courville, "Deep Learning", section 9.5 (equations 9.11 to 9.13).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a kernel walks over an image; one number a spatial axis."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def convolution_backward(
+    gradient: Tensor,
+    samples: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of input (B, I, *size), weight and bias (O,), those that the mask asks for.
+
+    Args:
+        gradient: Of the output, (B, O, *size of the output).
+        samples: The input.
+        weight: (O, I / groups, *kernel), or (I, O / groups, *kernel) of a transposed convolution.
+        bias_sizes: Not used: a bias is one number a channel.
+        stride: One number a spatial axis, as padding and dilation.
+        padding: Zeros on either side.
+        dilation: Distance of two kernel points.
+        transposed: Whether the convolution is a transposed one.
+        output_padding: Not used: the sizes of the tensors say it.
+        groups: Groups of channels that do not mix.
+        output_mask: Which of the three gradients are wanted.
+    """
+    axes = range(gradient.dim() - 2)
+    geometry = Geometry(tuple(stride), tuple(padding), tuple(dilation), groups)
+    of_samples = of_weight = of_bias = None
+    if output_mask[0]:
+        back = _convolve if transposed else _convolve_back
+        of_samples = back(gradient, weight, geometry, samples.shape[2:])
+    if output_mask[1]:
+        wide, narrow = (gradient, samples) if transposed else (samples, gradient)
+        of_weight = _weight_gradient(wide, narrow, weight.shape[2:], geometry)
+    if output_mask[2]:
+        of_bias = gradient.sum(dim=[0, *(axis + 2 for axis in axes)])
+    return of_samples, of_weight, of_bias
+
+
+def _convolve(samples: Tensor, weight: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:
+    """Return the plain convolution."""
+    zeros = [0] * len(size)
+    result: Tensor = torch.ops.aten.convolution.default(
+        samples, weight, None, geometry.stride, geometry.padding, geometry.dilation, False, zeros, geometry.groups
+    )
+    return result
+
+
+def _convolve_back(gradient: Tensor, weight: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:
+    """Return the transposed convolution whose result has this spatial size."""
+    reach = [geometry.dilation[axis] * (weight.shape[axis + 2] - 1) for axis in range(len(size))]  # pixels from a kernel's end to end
+    inner = [far - padding for far, padding in zip(reach, geometry.padding, strict=True)]
+    if all(stride == 1 for stride in geometry.stride) and min(inner) >= 0:
+        turned = Geometry(geometry.stride, tuple(inner), geometry.dilation, geometry.groups)
+        return _convolve(gradient, _turned(weight, geometry.groups), turned, size)
+    reached = [
+        (gradient.shape[axis + 2] - 1) * geometry.stride[axis] - 2 * geometry.padding[axis] + reach[axis] + 1 for axis in range(len(size))
+    ]
+    missing = [whole - got for whole, got in zip(size, reached, strict=True)]  # pixels that no window reached
+    result: Tensor = torch.ops.aten.convolution.default(
+        gradient, weight, None, geometry.stride, geometry.padding, geometry.dilation, True, missing, geometry.groups
+    )
+    return result
+
+
+def _turned(weight: Tensor, groups: int) -> Tensor:
+    """Return weights (O, I / groups, *kernel) as (I, O / groups, *kernel), the kernel turned around."""
+    outputs, own, *kernel = weight.shape
+    grouped = weight.reshape(groups, outputs // groups, own, *kernel).transpose(1, 2)  # (G, I/G, O/G, *kernel)
+    return grouped.reshape(groups * own, outputs // groups, *kernel).flip(list(range(2, weight.dim())))
+
+
+def _weight_gradient(wide: Tensor, narrow: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
+    """Return the gradient (N, W / groups, *kernel) of weights that lead from ``wide`` (B, W, *) to ``narrow`` (B, N, *)."""
+    batch, groups, own = wide.shape[0], geometry.groups, wide.shape[1] // geometry.groups
+    if any(geometry.padding):
+        wide = torch.nn.functional.pad(wide, [width for width in reversed(geometry.padding) for _ in ("before", "after")])
+    points = itertools.product(*map(range, kernel))
+    seen = [_seen_by(wide, point, narrow.shape[2:], geometry).reshape(batch * groups, own, -1) for point in points]  # each (B*G, W/G, P)
+    patches = torch.cat(seen, dim=1)  # (B*G, K*W/G, P)
+    sums = torch.bmm(narrow.reshape(batch * groups, narrow.shape[1] // groups, -1), patches.transpose(1, 2))  # (B*G, N/G, K*W/G)
+    summed = sums.reshape(batch, narrow.shape[1], -1).sum(dim=0)  # (N, K*W/G)
+    return summed.reshape(narrow.shape[1], *kernel, own).movedim(-1, 1)
+
+
+def _seen_by(padded: Tensor, offsets: Sequence[int], size: Sequence[int], geometry: Geometry) -> Tensor:
+    """Return the pixels (B, W, *size) that one point of the kernel meets."""
+    for axis, offset in enumerate(offsets):
+        begin, stride = offset * geometry.dilation[axis], geometry.stride[axis]
+        padded = torch.ops.aten.slice.Tensor(padded, axis + 2, begin, begin + (size[axis] - 1) * stride + 1, stride)
+    return padded
