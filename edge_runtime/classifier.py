@@ -154,7 +154,8 @@ def _check_weights(path: Path, weights: dict[str, NDArray[np.float32]], bundle: 
     """Refuse saved weights that the bundle's classifier does not take."""
     way = bundle.manifest.personalization
     stored = way is not None and way.scope == "device"
-    wanted = {spec.name: spec.shape for spec in bundle.manifest.graphs["classify"].inputs if spec.name != "samples"} if stored else {}
+    inputs = bundle.manifest.graphs["classify"].inputs if stored else ()
+    wanted = {spec.name: spec.shape for spec in inputs if spec.name != "samples" and not spec.optional}
     found = {name: tensor.shape for name, tensor in weights.items()}
     if found != wanted:
         raise InputError(f"{path} does not fit the bundle", expected=wanted, got=found, hint="personalise again")

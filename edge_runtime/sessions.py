@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import BundleError, IncompatibleVersionError, MissingExtraError
+from protocol.errors import BundleError, IncompatibleVersionError, InputError, MissingExtraError
 
 try:
     import onnxruntime
@@ -26,14 +26,28 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Session:
-    """A loaded graph."""
+    """A loaded graph.
+
+    Attributes:
+        input_names: Inputs that must be fed.
+        optional_names: Inputs that may be left out, because the graph has defaults for them.
+    """
 
     _session: Any
     input_names: tuple[str, ...]
+    optional_names: tuple[str, ...] = ()
 
     def run(self, feeds: Mapping[str, Array]) -> list[NDArray[np.float32]]:
-        """Return the outputs, in the graph's order, for inputs by name."""
-        outputs: list[NDArray[np.float32]] = self._session.run(None, feeds)
+        """Return the outputs, in the graph's order, for inputs by name.
+
+        Raises:
+            InputError: An input is missing or unknown, or has another dtype, rank or size than the graph takes.
+        """
+        try:
+            outputs: list[NDArray[np.float32]] = self._session.run(None, feeds)
+        except Exception as error:  # ONNX Runtime raises classes of its own without a common root
+            expected = ", ".join(self.input_names)
+            raise InputError("ONNX Runtime refuses the inputs of a graph", expected=expected, got=str(error)[:300]) from error
         return outputs
 
 
@@ -62,7 +76,8 @@ def open_session(graph: bytes, minimum_version: str, threads: int = 1, providers
         session = onnxruntime.InferenceSession(graph, options, providers=list(providers))
     except Exception as error:  # ONNX Runtime raises classes of its own without a common root
         raise BundleError("ONNX Runtime refuses a graph", got=str(error)[:300], hint="export the bundle again for this runtime") from error
-    return Session(session, tuple(each.name for each in session.get_inputs()))
+    names = [tuple(each.name for each in values) for values in (session.get_inputs(), session.get_overridable_initializers())]
+    return Session(session, *names)
 
 
 def check_runtime(minimum_version: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from export.card import model_card
 from export.graphs import to_onnx
 from export.parity import check_parity
+from export.runtimes import DEFAULT_TARGET, check_graph_versions, check_target, find_release
 from export.selftest import golden_samples
 from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
@@ -22,7 +23,6 @@ from trainer.methods.parts import Part, PartTensor
 from trainer.methods.registry import method_settings
 from trainer.runs import Run, environment
 
-MINIMUM_ONNXRUNTIME = "1.19"
 DEFAULT_SUPPORT_SIZE = 256
 PRODUCERS = ("fedtailor", "torch", "onnx", "onnxscript", "onnxruntime")
 
@@ -37,6 +37,7 @@ class Release:
         expires: Seconds since 1970 after which devices refuse it, or None.
         target: Hardware group.
         coordinator_key: Public key of the coordinator in hexadecimal, or None.
+        target_runtime: Oldest ONNX Runtime on the devices, as in ``1.19``.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Release:
     expires: int | None = None
     target: str = "any"
     coordinator_key: str | None = None
+    target_runtime: str = DEFAULT_TARGET
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,11 @@ def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, 
 
     Raises:
         RunFolderError: The run has not ended.
+        IncompatibleVersionError: The target runtime cannot load what this exporter writes.
         ParityError: A graph does not compute what torch computes.
         BundleError: The target folder cannot be used.
     """
+    check_target(release.target_runtime)  # before minutes of exporting
     config, versions = run.config, environment()
     settings = method_settings(config.method, config.settings)
     method = settings.bind(config.task)
@@ -103,26 +107,34 @@ def bundle_from_parts(
         InputError: A module uses what cannot be translated.
         ParityError: A graph does not compute what torch computes.
     """
-    files, graphs = export_parts(parts)
+    files, graphs = export_parts(parts, release.target_runtime)
     manifest = _manifest(origin, graphs, release)
     files["selftest.safetensors"] = golden_samples(manifest, files)
     files["README.md"] = card(manifest)
     return manifest, files
 
 
-def export_parts(parts: tuple[Part, ...]) -> tuple[dict[str, bytes], dict[str, GraphSpec]]:
-    """Return the graph files by path and what the manifest says of them, each having passed the parity gate."""
+def export_parts(parts: tuple[Part, ...], target_runtime: str = DEFAULT_TARGET) -> tuple[dict[str, bytes], dict[str, GraphSpec]]:
+    """Return the graph files by path and what the manifest says of them, each having passed the parity gate.
+
+    Raises:
+        IncompatibleVersionError: The target runtime cannot load such graphs.
+        InputError: A module uses what cannot be translated.
+        ParityError: A graph does not compute what torch computes.
+    """
+    minimum, runtime = check_target(target_runtime), find_release(target_runtime)
     files, graphs = {}, {}
     for part in parts:
         path = f"graphs/{part.entry_point}.onnx"
         graph = to_onnx(part)
-        parity = check_parity(part, graph, MINIMUM_ONNXRUNTIME)
+        parity = check_parity(part, graph, minimum)
         facts = inspect_graph(graph)
+        check_graph_versions(runtime, facts.opsets[""], facts.ir_version)
         files[path] = graph
         graphs[part.entry_point] = GraphSpec(
             file=path,
-            inputs=tuple(map(_tensor_spec, part.inputs)),
-            outputs=tuple(map(_tensor_spec, part.outputs)),
+            inputs=tuple(map(tensor_spec, part.inputs)),
+            outputs=tuple(map(tensor_spec, part.outputs)),
             opset=facts.opsets[""],
             ir_version=facts.ir_version,
             operators=tuple(sorted(facts.operators)),
@@ -131,9 +143,9 @@ def export_parts(parts: tuple[Part, ...]) -> tuple[dict[str, bytes], dict[str, G
     return files, graphs
 
 
-def _tensor_spec(tensor: PartTensor) -> TensorSpec:
+def tensor_spec(tensor: PartTensor) -> TensorSpec:
     """Return a part's tensor as the manifest writes it."""
-    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning)
+    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning, tensor.optional)
 
 
 def _manifest(origin: Origin, graphs: dict[str, GraphSpec], release: Release) -> Manifest:
@@ -151,7 +163,7 @@ def _manifest(origin: Origin, graphs: dict[str, GraphSpec], release: Release) ->
         graphs=graphs,
         files={},
         personalization=origin.personalization,
-        minimum_onnxruntime=MINIMUM_ONNXRUNTIME,
+        minimum_onnxruntime=check_target(release.target_runtime),
         target=release.target,
         coordinator_key=release.coordinator_key,
         producer=origin.producer,

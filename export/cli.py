@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from export.bundling import Release, export_run
+from export.runtimes import DEFAULT_TARGET, check_target
 from protocol.keys import PrivateKey, PublicKey
 from trainer.runs import Run
 
@@ -26,6 +27,8 @@ class ExportRequest:
     name: str | None
     bundle_version: int
     expires: int | None
+    target_runtime: str
+    target_python: str | None
     overwrite: bool
     as_json: bool
 
@@ -38,15 +41,24 @@ class ExportRequest:
 @click.option("--name", help="Name of the bundle; that of the run folder when left out.")
 @click.option("--bundle-version", type=click.IntRange(min=1), default=1, show_default=True, help="Grows with every release.")
 @click.option("--expires", type=click.IntRange(min=1), help="Seconds since 1970 after which devices refuse the bundle.")
+@click.option("--target-runtime", default=DEFAULT_TARGET, show_default=True, help="Oldest ONNX Runtime on the devices.")
+@click.option("--target-python", help="Python on the devices, as in 3.10; refused where that runtime has no wheel for it.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that lies there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(**options: Any) -> None:
     """Turn RUN into ONNX graphs, prove them equal to torch, and write a signed bundle."""
     request = ExportRequest(**options)
+    check_target(request.target_runtime, request.target_python)
     coordinator = None if request.coordinator_key is None else PublicKey.open(request.coordinator_key).hex
     key = PrivateKey.open(request.sign)
     run = Run.open(request.run)
-    release = Release(request.name or request.run.resolve().name, request.bundle_version, request.expires, coordinator_key=coordinator)
+    release = Release(
+        request.name or request.run.resolve().name,
+        request.bundle_version,
+        request.expires,
+        coordinator_key=coordinator,
+        target_runtime=request.target_runtime,
+    )
     with Console(stderr=True).status("exporting and comparing with torch"):
         digest = export_run(run, request.out, release, key, overwrite=request.overwrite)
     total = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())

@@ -35,12 +35,16 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A graph input or output; a word in ``shape`` is an axis whose size is free."""
+    """A graph input or output; a word in ``shape`` is an axis whose size is free.
+
+    An ``optional`` input may be left out: the graph holds a default for it, whose named axes have size 0.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
     meaning: str
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,15 @@ class RawInput:
 
 
 @dataclass(frozen=True)
+class OutputDifference:
+    """The largest absolute difference found in one output, and the batch size at which it was found."""
+
+    output: str
+    batch: int
+    absolute: float
+
+
+@dataclass(frozen=True)
 class Parity:
     """How closely a graph was found to follow the original, at export."""
 
@@ -63,6 +76,7 @@ class Parity:
     relative_tolerance: float
     worst_absolute_difference: float
     label_agreement: float | None
+    worst_by_output: tuple[OutputDifference, ...] = ()
 
 
 @dataclass(frozen=True)

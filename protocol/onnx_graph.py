@@ -24,6 +24,7 @@ GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_SPARSE = 1, 5, 1
 NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN = 4, 5, 7
 ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS, ATTRIBUTE_SPARSE, ATTRIBUTE_SPARSES = 5, 6, 10, 11, 22, 23
 TENSOR_EXTERNAL, TENSOR_LOCATION = 13, 14
+TENSOR_NAME = 8
 VALUE_NAME = 1
 NODE_INPUT, ATTRIBUTE_INTEGER, ATTRIBUTE_INTEGERS, INT64_TYPE = 1, 3, 8, 7
 
@@ -45,6 +46,7 @@ class GraphFacts:
     foreign_domains: set[str] = field(default_factory=set)
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    initialisers: set[str] = field(default_factory=set)
     nodes: int = 0
     external_data: bool = False
     subgraphs: bool = False
@@ -54,6 +56,10 @@ class GraphFacts:
     shapes: dict[str, list[int]] = field(default_factory=dict)
     sized: list[tuple[str, str]] = field(default_factory=list)
     largest_attribute: int = 0
+
+    def optional_inputs(self) -> list[str]:
+        """Return the inputs that have a default, sorted: ONNX Runtime lets a caller leave them out."""
+        return sorted(self.initialisers.intersection(self.inputs))
 
 
 def inspect_graph(data: bytes) -> GraphFacts:
@@ -125,6 +131,7 @@ def _compare_with_spec(facts: GraphFacts, spec: GraphSpec) -> None:
         "IR version": (spec.ir_version, facts.ir_version),
         "operators": (sorted(spec.operators), sorted(facts.operators)),
         "inputs": ([each.name for each in spec.inputs], facts.inputs),
+        "optional inputs": (sorted(each.name for each in spec.inputs if each.optional), facts.optional_inputs()),
         "outputs": ([each.name for each in spec.outputs], facts.outputs),
     }
     for name, (expected, got) in pairs.items():
@@ -155,6 +162,7 @@ def _read_graph(data: memoryview, facts: GraphFacts) -> None:
             tensor = _read_tensor(message(value), facts)
             if tensor is not None and tensor.data_type == INT64_TYPE and tensor.name:
                 facts.shapes[tensor.name] = tensor.array().ravel().tolist() if math.prod(tensor.dims) <= LONGEST_SHAPE else []
+            facts.initialisers.add(first_text(message(value), TENSOR_NAME))
         elif number == GRAPH_SPARSE:
             facts.sparse_tensors = True
         elif number in (GRAPH_INPUT, GRAPH_OUTPUT):

@@ -56,6 +56,7 @@ from trainer.methods.hyperfedzero_network import (
     NetworkPlan,
     Scope,
     Tailored,
+    check_unrolled,
     load_frozen,
     log_prior,
 )
@@ -65,7 +66,9 @@ from trainer.models.registry import build_model
 from trainer.optimisation import cross_entropy, log_frequencies, sgd_step
 
 LOG_PRIOR = "log_prior"
-WEIGHT_SPREAD = 4.0  # the parity gate draws weights of up to so many times 1/sqrt(fan-in): larger ones would only test cancellation
+# The parity gate draws weights of up to so many times 1/sqrt(fan-in): with it signals keep their size through any number of ReLU
+# layers (He et al., "Delving deep into rectifiers", 2015). Larger ones grow layer by layer and only test float32's rounding.
+WEIGHT_SPREAD = math.sqrt(6)
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,8 @@ class HyperFedZeroMethod(MethodBase):
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return ``embed``, ``features``, ``generate`` and ``classify``."""
         network, prior = load_frozen(self._network(), server), self.settings.reads_prior
+        if self.settings.scope == "sample":
+            check_unrolled(network, self.task.sample_shape)
         classes, embedding = len(self.task.classes), self.embedding_size
         samples = self.task.samples_tensor()
         meaning = "distribution embedding on the simplex" + (", then the class prior" if prior else "")
