@@ -65,6 +65,11 @@ def open_session(graph: bytes, minimum_version: str, threads: int = 1, providers
     return Session(session, tuple(each.name for each in session.get_inputs()))
 
 
+def runtime_version() -> str:
+    """Return the version of the ONNX Runtime that was loaded."""
+    return str(onnxruntime.__version__)
+
+
 def check_runtime(minimum_version: str) -> None:
     """Refuse an ONNX Runtime that is older than a bundle needs.
 

@@ -141,7 +141,7 @@ def open_bundle(directory: Path, trusted: PublicKey) -> VerifiedBundle:
     if not manifest.files:
         raise ManifestError("the manifest lists no file")
     _refuse_unlisted(directory, manifest)
-    files = {path: _read_listed(directory, path, entry) for path, entry in manifest.files.items()}
+    files = {path: read_listed(directory, path, entry) for path, entry in manifest.files.items()}
     for graph in manifest.graphs.values():
         check_graph(files[graph.file], graph)
     return VerifiedBundle(directory, manifest, files, hashlib.sha256(data).hexdigest(), trusted.fingerprint)
@@ -182,8 +182,12 @@ def _refuse_unlisted(directory: Path, manifest: Manifest) -> None:
                 raise UnlistedFileError(f"{directory} holds a folder that its manifest does not list", got=path, hint="remove it")
 
 
-def _read_listed(directory: Path, path: str, entry: FileEntry) -> bytes:
-    """Return a listed file's bytes after comparing length and digest."""
+def read_listed(directory: Path, path: str, entry: FileEntry) -> bytes:
+    """Return a listed file's bytes after comparing length and digest.
+
+    Raises:
+        BundleFileError: Missing, altered, or no plain file.
+    """
     content = read_limited(directory / path, entry.length, BundleFileError)
     digest = hashlib.sha256(content).hexdigest()
     if len(content) != entry.length or digest != entry.sha256:
