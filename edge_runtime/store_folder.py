@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edge_runtime.store_journal import JOURNAL_NAME, Journal, read_journal, write_journal
 from protocol.errors import StoreBusyError, StoreError
+from protocol.files import sync_folder
 from protocol.locks import locked_folder
 
 BUNDLES_NAME = "bundles"
@@ -56,7 +57,7 @@ class StoreFolder:
             StoreBusyError: Another installation did not end in time.
         """
         with self._as_store_errors():
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._make()
             with self.locked():
                 if not (self.path / JOURNAL_NAME).exists():
                     if self.bundles.is_dir() and any(self.bundles.iterdir()):
@@ -94,6 +95,13 @@ class StoreFolder:
             self.write(journal)
             return True
         return False
+
+    def _make(self) -> None:
+        """Make the folder, and all above it that is missing, on disk when this returns."""
+        missing = [folder for folder in (self.path, *self.path.absolute().parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            sync_folder(folder.parent)
 
     def _remove_unknown(self, journal: Journal) -> None:
         """Remove what the memory does not name and what an interrupted call left; one refusal stops nothing."""
