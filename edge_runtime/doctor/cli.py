@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -44,27 +45,17 @@ MARKS = {"ok": "ok", "note": "note", "failed": "FAILED", "skipped": "-"}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def doctor(
-    context: click.Context,
-    *,
-    bundle: Path | None,
-    trusted: Path | None,
-    targets: tuple[str, ...],
-    store: Path,
-    broker: str | None,
-    broker_ca: Path | None,
-    as_json: bool,
-) -> None:
+def doctor(context: click.Context, *, broker: str | None, broker_ca: Path | None, as_json: bool, **place: Any) -> None:
     """Say whether this device can run BUNDLE, or, without one, bundles at all.
 
     Exit code 0 when nothing failed, 42 when something did.
     """
     from edge_runtime.doctor.examination import Question, examine
 
-    if bundle is not None and trusted is None:
+    if place["bundle"] is not None and place["trusted"] is None:
         raise click.UsageError("BUNDLE needs --trusted")
     address = None if broker is None else parse_broker(broker)
-    findings = examine(Question(bundle, trusted, targets, store, address, None if broker_ca is None else str(broker_ca)))
+    findings = examine(Question(**place, broker=address, authority=None if broker_ca is None else str(broker_ca)))
     failed = [finding.check for finding in findings if finding.verdict == "failed"]
     if as_json:
         click.echo(json.dumps({"fit": not failed, "failed": failed, "checks": encode(findings)}))

@@ -56,7 +56,8 @@ def examine(question: Question) -> list[Finding]:
         findings.append(check_versions(manifest, libraries.runtime))
         report, line = _compute(opened, libraries.runtime)
         findings.append(line)
-    findings += [check_memory(size, report and report.peak_bytes), check_threads(), check_disk(question.store, size), check_clock(manifest)]
+    peak = None if report is None else report.peak_bytes
+    findings += [check_memory(size, peak), check_threads(), check_disk(question.store, size), check_clock(manifest)]
     if question.broker is not None:
         findings.append(check_broker(question.broker, question.authority))
     return findings

@@ -10,19 +10,48 @@ from edge_runtime.doctor.findings import Finding, passed
 from edge_runtime.doctor.system import WHEELS
 
 # Some wheels die at import on processors that earlier and later ones serve; 1.21.0 does on a Raspberry Pi 4.
-KNOWN_GOOD = "1.20.1 or 1.19.2"
+KNOWN_GOOD = ("1.20.1", "1.19.2")
 PROBE = Limits(memory_bytes=2 << 30, cpu_seconds=30, wall_seconds=60.0)
-# Words of an import error -> what it means, and what to do.
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Words of an import error, what they mean, and what to do; ``{0}`` is what the first group of the pattern matched."""
+
+    pattern: str
+    sentence: str
+    advice: str
+
+
 MEANINGS = (
-    (r"compiled using NumPy 1|_ARRAY_API not found|numpy\.core\.multiarray failed|dtype size changed", "{name} was built for another numpy ({numpy} is installed)",
-     'pip install "numpy<2", or a newer onnxruntime'),
-    (r"version [`'](GLIBC\w*_[\d.]+)' not found", "{name} needs a newer system library: {0}", "update the system, or install an older onnxruntime"),
-    (r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object", "{name} needs the system library {0}, which is missing", "install it with the system's package manager"),
-    (r"wrong ELF class|invalid ELF header|Exec format error", "{name} was built for another kind of processor", "install it again on this device"),
-    (r"cannot allocate memory|MemoryError", "there is not enough memory to load {name}", "end other programs, or add swap"),
-    (r"ONNX Runtime is not installed|No module named 'onnxruntime'", "not installed", 'pip install "fedtailor[edge]"; there are wheels for ' + WHEELS),
-    (r"No module named '([\w.]+)'", "the module {0} is missing", 'pip install "fedtailor[edge]"'),
-)  # fmt: skip
+    Meaning(
+        r"compiled using NumPy 1|_ARRAY_API not found|numpy\.core\.multiarray failed|dtype size changed",
+        "{name} was built for another numpy than {numpy}, which is installed",
+        'pip install "numpy<2", or a newer onnxruntime',
+    ),
+    Meaning(
+        r"version [`'](GLIBC\w*_[\d.]+)' not found",
+        "{name} needs a newer system library: {0}",
+        "update the system, or install an older onnxruntime",
+    ),
+    Meaning(
+        r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object",
+        "{name} needs the system library {0}, which is missing",
+        "install it with the system's package manager",
+    ),
+    Meaning(
+        r"wrong ELF class|invalid ELF header|Exec format error",
+        "{name} was built for another kind of processor",
+        "install it again on this device",
+    ),
+    Meaning(r"cannot allocate memory|MemoryError", "there is not enough memory to load {name}", "end other programs, or add swap"),
+    Meaning(
+        r"ONNX Runtime is not installed|No module named 'onnxruntime'",
+        "not installed",
+        f'pip install "fedtailor[edge]"; there are wheels for {WHEELS}, none for 32-bit Arm',
+    ),
+    Meaning(r"No module named '([\w.]+)'", "the module {0} is missing", 'pip install "fedtailor[edge]"'),
+)
 
 
 @dataclass(frozen=True)
@@ -56,15 +85,15 @@ def check_libraries() -> Libraries:
 def _explain(name: str, numpy: str, outcome: ChildOutcome, words: str) -> Finding:
     """Return one plain sentence for how a library failed."""
     if outcome.signal == "SIGILL":
-        advice = f'pip install "onnxruntime=={KNOWN_GOOD.split(" ")[0]}"; known good on older Arm boards: {KNOWN_GOOD}'
+        advice = f'pip install "onnxruntime=={KNOWN_GOOD[0]}"; known good on older Arm boards: {" and ".join(KNOWN_GOOD)}'
         return Finding(name, "failed", f"this {name} build does not run on this processor (illegal instruction)", advice)
     if outcome.signal is not None or outcome.timed_out:
         how = "took too long" if outcome.timed_out else f"was killed by {outcome.signal}"
         return Finding(name, "failed", f"loading {name} {how}", "is there enough memory? try another version of it")
-    for pattern, meaning, advice in MEANINGS:
-        match = re.search(pattern, words, re.IGNORECASE)
+    for meaning in MEANINGS:
+        match = re.search(meaning.pattern, words, re.IGNORECASE)
         if match:
-            return Finding(name, "failed", meaning.format(*match.groups(), name=name, numpy=numpy), advice)
+            return Finding(name, "failed", meaning.sentence.format(*match.groups(), name=name, numpy=numpy), meaning.advice)
     return Finding(name, "failed", f"{name} cannot be loaded: {words.splitlines()[0][:200]}", "install it again")
 
 

@@ -11,6 +11,7 @@ from edge_runtime.doctor.findings import Finding, passed
 
 MEMINFO = Path("/proc/meminfo")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUP = Path("/proc/self/cgroup")
 BASE_BYTES = 60 << 20  # interpreter, numpy, ONNX Runtime and one small session, measured
 COPIES_IN_MEMORY = 3  # the bytes that were hashed, the weights, the packed weights
 COPIES_ON_DISK = 3  # a store keeps the bundle in use and the one before while the next is copied
@@ -41,10 +42,11 @@ def available_memory() -> int | None:
     """Return the bytes that this process may still take, or None where the system does not say."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text(), re.MULTILINE) if MEMINFO.exists() else None
     bounds = [] if match is None else [1024 * int(match[1])]
-    for limit, usage in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
-        allowed, used = _number(CONTROL_GROUPS / limit), _number(CONTROL_GROUPS / usage)
-        if allowed is not None and used is not None:
-            bounds.append(max(0, allowed - used))
+    for group in _own_groups():
+        for limit, usage in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+            allowed, used = _number(group / limit), _number(group / usage)
+            if allowed is not None and used is not None:
+                bounds.append(max(0, allowed - used))
     return min(bounds, default=None)
 
 
@@ -60,12 +62,22 @@ def check_threads() -> Finding:
 
 def cpu_quota() -> float | None:
     """Return the cores' worth of time that a control group grants, or None for no limit."""
-    newer = CONTROL_GROUPS / "cpu.max"
-    if newer.exists():
-        quota, period = (newer.read_text().split() + ["100000"])[:2]
-        return None if quota == "max" else int(quota) / int(period)
-    older, span = _number(CONTROL_GROUPS / "cpu/cpu.cfs_quota_us"), _number(CONTROL_GROUPS / "cpu/cpu.cfs_period_us")
-    return older / span if older is not None and older > 0 and span else None
+    quotas = []
+    for group in _own_groups():
+        words = _words(group / "cpu.max")  # "max 100000" or "50000 100000"
+        if len(words) == 2 and words[0] != "max":
+            quotas.append(int(words[0]) / int(words[1]))
+        older, span = _number(group / "cpu/cpu.cfs_quota_us"), _number(group / "cpu/cpu.cfs_period_us")
+        if older is not None and older > 0 and span:
+            quotas.append(older / span)
+    return min(quotas, default=None)
+
+
+def _own_groups() -> list[Path]:
+    """Return the folders of this process's control group and of those around it; each may set a limit."""
+    match = re.search(r"^0::/(.*)$", OWN_GROUP.read_text(), re.MULTILINE) if OWN_GROUP.exists() else None
+    own = CONTROL_GROUPS / (match[1] if match else "")
+    return [own, *(parent for parent in own.parents if parent.is_relative_to(CONTROL_GROUPS))]
 
 
 def check_disk(folder: Path, bundle_bytes: int) -> Finding:
@@ -80,9 +92,15 @@ def check_disk(folder: Path, bundle_bytes: int) -> Finding:
     return passed("disk", found)
 
 
-def _number(path: Path) -> int | None:
-    """Return the number in a file of the kernel, or None."""
+def _words(path: Path) -> list[str]:
+    """Return the words in a file of the kernel, or none."""
     try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # absent, or "max"
-        return None
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file of the kernel, or None if it is absent or says "max"."""
+    words = _words(path)
+    return int(words[0]) if words and words[0].isdigit() else None

@@ -8,7 +8,7 @@ from typing import Any
 from edge_runtime.child import at_stage
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, str]:
+def answer(_: Mapping[str, Any]) -> dict[str, str]:
     """Return versions by name; what cannot be loaded is named in ``fault`` with Python's own words."""
     versions: dict[str, str] = {}
     try:
@@ -20,6 +20,6 @@ def answer(request: Mapping[str, Any]) -> dict[str, str]:
         from edge_runtime.sessions import runtime_version
 
         versions["onnxruntime"] = runtime_version()
-    except Exception as error:  # whatever an import may raise; AttributeError and SystemError are common with mixed versions
+    except Exception as error:  # noqa: BLE001  # whatever an import may raise; AttributeError and SystemError are common with mixed versions
         versions["fault"] = f"{type(error).__name__}: {error}"
     return versions

@@ -26,6 +26,6 @@ def check_versions(manifest: Manifest, runtime: str | None) -> Finding:
 
 def _numbers(version: str) -> tuple[int, int]:
     """Return major and minor version."""
-    major, minor = (version.split(".") + ["0"])[:2]
+    major, minor, *_ = [*version.split("."), "0"]
     digits = "".join(character for character in minor if character.isdigit())
     return int(major), int(digits or 0)
