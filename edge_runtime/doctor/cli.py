@@ -45,7 +45,7 @@ MARKS = {"ok": "ok", "note": "note", "failed": "FAILED", "skipped": "-"}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def doctor(context: click.Context, *, broker: str | None, broker_ca: Path | None, as_json: bool, **place: Any) -> None:
+def doctor(context: click.Context, /, *, broker: str | None, broker_ca: Path | None, as_json: bool, **place: Any) -> None:
     """Say whether this device can run BUNDLE, or, without one, bundles at all.
 
     Exit code 0 when nothing failed, 42 when something did.

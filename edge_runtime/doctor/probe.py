@@ -17,9 +17,10 @@ def answer(_: Mapping[str, Any]) -> dict[str, str]:
 
         versions["numpy"] = np.__version__
         at_stage("onnxruntime")
-        from edge_runtime.sessions import runtime_version
+        from edge_runtime.sessions import runtime_version, try_arrays
 
         versions["onnxruntime"] = runtime_version()
+        try_arrays()
     except Exception as error:  # noqa: BLE001  # whatever an import may raise; AttributeError and SystemError are common with mixed versions
         versions["fault"] = f"{type(error).__name__}: {error}"
     return versions
