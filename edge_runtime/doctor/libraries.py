@@ -87,13 +87,13 @@ def _explain(name: str, numpy: str, outcome: ChildOutcome, words: str) -> Findin
     if outcome.signal == "SIGILL":
         advice = f'pip install "onnxruntime=={KNOWN_GOOD[0]}"; known good on older Arm boards: {" and ".join(KNOWN_GOOD)}'
         return Finding(name, "failed", f"this {name} build does not run on this processor (illegal instruction)", advice)
-    if outcome.signal is not None or outcome.timed_out:
-        how = "took too long" if outcome.timed_out else f"was killed by {outcome.signal}"
-        return Finding(name, "failed", f"loading {name} {how}", "is there enough memory? try another version of it")
     for meaning in MEANINGS:
         match = re.search(meaning.pattern, words, re.IGNORECASE)
         if match:
             return Finding(name, "failed", meaning.sentence.format(*match.groups(), name=name, numpy=numpy), meaning.advice)
+    if outcome.signal is not None or outcome.timed_out:
+        how = "took too long" if outcome.timed_out else f"was killed by {outcome.signal}"
+        return Finding(name, "failed", f"loading {name} {how}", "is there enough memory? try another version of it")
     return Finding(name, "failed", f"{name} cannot be loaded: {words.splitlines()[0][:200]}", "install it again")
 
 

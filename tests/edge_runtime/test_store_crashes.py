@@ -12,28 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_runtime import selftest
 from edge_runtime.bundle import Bundle
-from edge_runtime.child import Limits
-from edge_runtime.selftest import SelfTestReport
 from edge_runtime.store import BundleStore, StoreSettings
 from edge_runtime.store_journal import Journal, read_journal
 from protocol.errors import StoreError
 from protocol.keys import PrivateKey
 from tests.edge_runtime.faults import FaultyDisk, SimulatedCrashError
+from tests.edge_runtime.stores import computed_here
 from tests.edge_runtime.tiny import logits, raw_samples, write_tiny
 
 SETTINGS = StoreSettings(trial_uses=1, trial_seconds=0, trial_starts=4)
 SUPPORT, QUERY = raw_samples(12, seed=3), raw_samples(4, seed=4)
 OLD, NEW = 1, 2
-
-
-def test_in_this_process(folder: Path, digest: str, limits: Limits) -> SelfTestReport:
-    """Compute the self-test here: hundreds of child processes would take minutes and show nothing more about the disk."""
-    return SelfTestReport(**selftest.answer({"folder": str(folder), "digest": digest}))
-
-
-test_in_this_process.__test__ = False  # type: ignore[attr-defined]  # its name is what it does
 
 
 @dataclass(frozen=True)
@@ -47,7 +37,7 @@ class Shelf:
         return self.root / f"bundle-{version}"
 
     def store(self, path: Path, settings: StoreSettings = SETTINGS) -> BundleStore:
-        return BundleStore(path, self.key.public, settings, test_in_this_process)
+        return BundleStore(path, self.key.public, settings, computed_here)
 
 
 @pytest.fixture(scope="module")
