@@ -51,7 +51,7 @@ class Pictures:
 
     def __init__(self, folder: Path, stop: threading.Event) -> None:
         self.folder = folder
-        self._stop = stop
+        self.stop = stop
         self._last = (0, "")  # time and name of the last picture that was handed out
 
     def waiting(self) -> list[tuple[int, str]]:
@@ -62,17 +62,17 @@ class Pictures:
 
     def __iter__(self) -> Iterator[Path]:
         """Yield pictures until told to stop, alive in between."""
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             for mark in self.waiting():
-                if self._stop.is_set():
+                if self.stop.is_set():
                     return
                 self._last = mark
                 yield self.folder / mark[1]
             notify("WATCHDOG=1")
-            self._stop.wait(POLL_SECONDS)
+            self.stop.wait(POLL_SECONDS)
 
 
-def personal_classifier(bundle: Bundle, pictures: Pictures, state: Path, stop: threading.Event) -> Classifier | None:
+def personal_classifier(bundle: Bundle, pictures: Pictures, state: Path) -> Classifier | None:
     """Return the classifier from an earlier start, or make one from the first pictures; None when told to stop first."""
     try:
         return Classifier.open(state, bundle)
@@ -82,7 +82,7 @@ def personal_classifier(bundle: Bundle, pictures: Pictures, state: Path, stop: t
     wanted = 1 if way is None else way.support_size
     while len(pictures.waiting()) < wanted:
         notify(f"WATCHDOG=1\nSTATUS=waiting for {wanted} pictures to personalise from")
-        if stop.wait(POLL_SECONDS):
+        if pictures.stop.wait(POLL_SECONDS):
             return None
     batches = [read_samples(pictures.folder / name, bundle.manifest.raw_input)[1] for _, name in pictures.waiting()[:wanted]]
     classifier = bundle.personalize(np.concatenate(batches))
@@ -106,6 +106,20 @@ def label(classifier: Classifier, path: Path) -> bool:
     return True
 
 
+def label_all(classifier: Classifier, pictures: Pictures, store: BundleStore, options: argparse.Namespace) -> None:
+    """Label pictures as they come, at the pace that was asked for."""
+    labelled = 0
+    for path in pictures:
+        began = time.monotonic()
+        if label(classifier, path):
+            store.succeeded()
+            labelled += 1
+        notify("WATCHDOG=1")
+        if labelled == options.stop_after:
+            return
+        pictures.stop.wait(max(0.0, options.every - (time.monotonic() - began)))
+
+
 def run(options: argparse.Namespace, stop: threading.Event) -> None:
     """Label pictures until told to stop."""
     store = BundleStore(options.store, options.trusted)
@@ -113,17 +127,9 @@ def run(options: argparse.Namespace, stop: threading.Event) -> None:
     bundle = store.current()
     notify(f"READY=1\nSTATUS={bundle.manifest.name} version {bundle.manifest.bundle_version}")
     try:
-        classifier = personal_classifier(bundle, pictures, options.state, stop)
-        labelled = 0
-        for path in pictures if classifier is not None else ():
-            began = time.monotonic()
-            if label(classifier, path):
-                store.succeeded()
-                labelled += 1
-            notify("WATCHDOG=1")
-            if labelled == options.stop_after:
-                break
-            stop.wait(max(0.0, options.every - (time.monotonic() - began)))
+        classifier = personal_classifier(bundle, pictures, options.state)
+        if classifier is not None:
+            label_all(classifier, pictures, store, options)
     except NumericalError:
         raise  # the bundle's fault: this start stays counted against it
     except FedtailorError:
