@@ -20,9 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_runtime import Bundle, Classifier
+from edge_runtime import Bundle, BundleStore, Classifier
 from edge_runtime.samples import IMAGE_SUFFIXES, read_samples
-from edge_runtime.store import BundleStore
 from protocol.errors import BundleError, FedtailorError, InputError, NumericalError
 
 POLL_SECONDS = 0.5

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from typing_extensions import Self
-
 WRITERS = ("mkdir", "rename", "replace", "unlink", "rmdir", "link")
 NEEDS_SPACE = {"open", "write", "mkdir", "fsync", "link"}
 
@@ -50,7 +48,7 @@ class FaultyDisk:
         self.pending: list[Name] = []
         self._restore: list[tuple[Any, str, Any]] = []
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> FaultyDisk:
         places: list[Any] = [os]
         accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 looks functions up there
         if accessor is not None:
@@ -154,7 +152,7 @@ class _CountedFile:
     def __init__(self, file: Any, disk: FaultyDisk, path: Path) -> None:
         self._file, self._disk, self._path = file, disk, path
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> _CountedFile:
         return self
 
     def __exit__(self, *error: object) -> None:
