@@ -123,18 +123,18 @@ def _say(content: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _limit(kind: int, bound: int) -> None:
-    """Lower one limit of this process; it can never be raised again."""
+def _limit(kind: int, bound: int, grace: int = 0) -> None:
+    """Lower one limit of this process for good; with some grace, a signal that names the limit comes before SIGKILL."""
     _, hard = resource.getrlimit(kind)
-    bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-    resource.setrlimit(kind, (bound, bound))
+    most = bound + grace if hard == resource.RLIM_INFINITY else min(bound + grace, hard)
+    resource.setrlimit(kind, (min(bound, most), most))
 
 
 def main() -> int:
     """Do the job on standard input."""
     job = json.loads(sys.stdin.read())
     _limit(resource.RLIMIT_AS, job["memory"])
-    _limit(resource.RLIMIT_CPU, job["cpu"])
+    _limit(resource.RLIMIT_CPU, job["cpu"], grace=5)
     _limit(resource.RLIMIT_CORE, 0)
     try:
         answer = importlib.import_module(job["module"]).answer(job["request"])

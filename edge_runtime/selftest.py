@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge_runtime.child import ChildOutcome, Limits, at_stage, run_child
 from protocol.bundle import MANIFEST_NAME, read_listed
-from protocol.errors import BundleFileError, FedtailorError, IncompatibleVersionError, SelfTestError
+from protocol.errors import BundleFileError, FedtailorError, IncompatibleVersionError, MissingExtraError, SelfTestError
 from protocol.files import read_limited
 from protocol.manifest import MAXIMUM_MANIFEST_BYTES, Manifest
 
@@ -87,15 +87,18 @@ def _judge(outcome: ChildOutcome, limits: Limits) -> FedtailorError:
             "MemoryError": SelfTestError,
             "NumericalError": SelfTestError,
             "BundleFileError": BundleFileError,
+            "MissingExtraError": MissingExtraError,
         }
         return kinds.get(outcome.error["class"], IncompatibleVersionError)(outcome.error["sentence"])
     if outcome.stage != "graphs":  # it had not come as far as the bundle
         how = outcome.signal or (outcome.output.splitlines() or ["no word"])[-1]
         hint = "fedtailor edge doctor says what to do"
         return IncompatibleVersionError("ONNX Runtime cannot be loaded on this device", got=how, hint=hint)
-    if outcome.signal in ("SIGXCPU", "SIGKILL"):
-        got = outcome.signal
-        return SelfTestError("the self-test was stopped by a limit", expected=f"at most {limits.cpu_seconds} s of processor time", got=got)
+    if outcome.signal == "SIGKILL":  # nothing in a bundle sends it; a system short of memory does
+        return IncompatibleVersionError("the self-test was killed", got=outcome.signal, hint="is there enough memory? try again")
+    if outcome.signal == "SIGXCPU":
+        expected = f"at most {limits.cpu_seconds} s of processor time"
+        return SelfTestError("the self-test was stopped by a limit", expected=expected, got=outcome.signal)
     got = outcome.signal or (outcome.output.splitlines() or ["no word"])[-1]
     return SelfTestError("the self-test crashed", expected="the golden outputs", got=got)
 

@@ -127,9 +127,7 @@ class BundleStore:
                 stage(self._folder.bundle(offered.digest), offered, self._key(), on_state)
                 report = self._test(offered)
                 on_state("tested")
-                tested = describe(offered.manifest, offered.digest, report.worst_difference)
-                with self._folder.locked():
-                    self._change(lambda journal: journal.with_trial(tested))
+                self._put_on_trial(offered, report)
                 on_state("trial")
         return self.status()
 
@@ -252,6 +250,13 @@ class BundleStore:
             with self._folder.locked():
                 self._change(lambda journal: journal.condemned(failed, reason))
             raise
+
+    def _put_on_trial(self, offered: VerifiedBundle, report: SelfTestReport) -> None:
+        """Make a tested bundle the one in use; what others decided during the test counts."""
+        tested = describe(offered.manifest, offered.digest, report.worst_difference)
+        with self._folder.locked():
+            check_acceptable(offered, self._folder.read(), self.settings.targets)
+            self._change(lambda journal: journal.with_trial(tested))
 
     def _count_start(self, journal: Journal) -> Journal:
         """Count a start of the bundle on trial, on disk before it happens; return what is left after too many."""

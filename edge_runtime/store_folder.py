@@ -18,7 +18,7 @@ from protocol.locks import locked_folder
 
 BUNDLES_NAME = "bundles"
 NO_STORE = "fedtailor edge install makes one"
-START_AGAIN = "remove the store's folder and install the bundle again"
+START_AGAIN = "if this is the store's folder, remove it and install the bundle again"
 
 
 class StoreFolder:

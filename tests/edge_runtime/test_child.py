@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from edge_runtime.bundle import Bundle
-from edge_runtime.child import Limits, run_child
+from edge_runtime.child import ChildOutcome, Limits, run_child
 from edge_runtime.selftest import check_selftest
-from protocol.errors import BundleFileError, IncompatibleVersionError
+from protocol.errors import BundleFileError, IncompatibleVersionError, MissingExtraError, SelfTestError
 
 SMALL = Limits(memory_bytes=400 << 20, cpu_seconds=20, wall_seconds=20)
 CHILDREN = {
@@ -55,7 +55,7 @@ def test_limits_stand_in_the_child() -> None:
 
 def test_processor_time_is_bounded() -> None:
     outcome = run_child("child_that_spins", {}, Limits(cpu_seconds=1, wall_seconds=60))
-    assert (outcome.content, outcome.signal) == (None, "SIGXCPU") or outcome.signal == "SIGKILL"
+    assert (outcome.content, outcome.signal) == (None, "SIGXCPU")
 
 
 def test_time_on_the_clock_is_bounded() -> None:
@@ -83,3 +83,33 @@ def test_whose_fault_a_failing_self_test_is(bundle: Bundle) -> None:
         check_selftest(bundle.path, "0" * 64, Limits())
     with pytest.raises(IncompatibleVersionError, match="cannot be loaded"):
         check_selftest(bundle.path, bundle.digest, Limits(memory_bytes=60 << 20))
+
+
+def outcome(stage: str = "graphs", *, error: str | None = None, signal: str | None = None, timed_out: bool = False) -> ChildOutcome:
+    raised = None if error is None else {"class": error, "sentence": "it went wrong", "exit_code": 1}
+    return ChildOutcome(None, raised, stage, signal, timed_out, "last words")
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "words"),
+    [
+        (outcome(signal="SIGSEGV"), SelfTestError, "crashed.*SIGSEGV"),
+        (outcome(signal="SIGXCPU"), SelfTestError, "stopped by a limit"),
+        (outcome(signal="SIGKILL"), IncompatibleVersionError, "was killed"),
+        (outcome(), SelfTestError, "last words"),
+        (outcome(error="MemoryError"), SelfTestError, "it went wrong"),
+        (outcome(error="BundleError"), SelfTestError, "it went wrong"),
+        (outcome(error="IncompatibleVersionError"), IncompatibleVersionError, "it went wrong"),
+        (outcome("runtime", error="MissingExtraError"), MissingExtraError, "it went wrong"),
+        (outcome("runtime", signal="SIGILL"), IncompatibleVersionError, "cannot be loaded.*SIGILL"),
+        (outcome("start"), IncompatibleVersionError, "last words"),
+        (outcome(timed_out=True), IncompatibleVersionError, "took too long"),
+    ],
+)
+def test_a_bundle_is_blamed_only_for_what_it_did(
+    ended: ChildOutcome, kind: type[Exception], words: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_runtime.selftest.run_child", lambda *_: ended)
+    with pytest.raises(kind, match=words) as caught:
+        check_selftest(bundle.path, bundle.digest, Limits())
+    assert type(caught.value) is kind

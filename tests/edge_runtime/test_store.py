@@ -472,6 +472,19 @@ def test_an_installation_holds_nobody_up(store: BundleStore, open_store: Callabl
     assert store.status().journal.rollback_counter == 1
 
 
+def test_what_was_decided_during_a_self_test_counts(store: BundleStore, open_store: Callable[..., BundleStore], make: MakeBundle) -> None:
+    store.install(make(9))
+
+    def promoting(*arguments: object) -> SelfTestReport:
+        store.promote()
+        return computed_here(*arguments)  # type: ignore[arg-type]  # passed on as they come
+
+    with pytest.raises(RefusedBundleError, match="older than what ran here"):
+        open_store(self_test=promoting).install(make(2))
+    assert version_in_use(store) == 9
+    assert len(folders(store)) == 1
+
+
 def test_a_store_stands_where_a_bundle_may(store: BundleStore, make: MakeBundle, release_key: PrivateKey) -> None:
     bundle = make()
     with opened_bundle(bundle, release_key.public) as opened:
