@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -281,6 +282,7 @@ def test_a_broker_that_does_not(port: int, monkeypatch: pytest.MonkeyPatch, bund
     assert "secret" not in result.output
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
 def test_a_broker_with_tls(tmp_path: Path) -> None:
     certificate, key = tmp_path / "broker.pem", tmp_path / "broker.key"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
