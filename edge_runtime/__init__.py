@@ -13,16 +13,19 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from edge_runtime.bundle import Bundle
     from edge_runtime.classifier import Classifier
     from edge_runtime.prototypes import Prototypes, class_statistics, nearest_prototype
+    from edge_runtime.store import BundleStore, StoreSettings
 
 _HOMES = {
     "Bundle": "edge_runtime.bundle",
+    "BundleStore": "edge_runtime.store",
     "Classifier": "edge_runtime.classifier",
     "Prototypes": "edge_runtime.prototypes",
+    "StoreSettings": "edge_runtime.store",
     "class_statistics": "edge_runtime.prototypes",
     "nearest_prototype": "edge_runtime.prototypes",
 }
 
-__all__ = ["Bundle", "Classifier", "Prototypes", "class_statistics", "nearest_prototype"]
+__all__ = ["Bundle", "BundleStore", "Classifier", "Prototypes", "StoreSettings", "class_statistics", "nearest_prototype"]
 
 
 def __getattr__(name: str) -> object:

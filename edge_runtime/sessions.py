@@ -80,6 +80,20 @@ def open_session(graph: bytes, minimum_version: str, threads: int = 1, providers
     return Session(session, *names)
 
 
+def runtime_version() -> str:
+    """Return the version of the ONNX Runtime that was loaded."""
+    return str(onnxruntime.__version__)
+
+
+def try_arrays() -> None:
+    """Hand an array to the runtime and back: built for another numpy it can be imported, but not used.
+
+    Raises:
+        Exception: Whatever the two make of each other.
+    """
+    onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32)).numpy()
+
+
 def check_runtime(minimum_version: str) -> None:
     """Refuse an ONNX Runtime that is older than a bundle needs.
 

@@ -151,7 +151,7 @@ def _read_contents(directory: Path, manifest: Manifest) -> dict[str, bytes]:
     if not manifest.files:
         raise ManifestError("the manifest lists no file")
     _refuse_unlisted(directory, manifest)
-    files = {path: _read_listed(directory, path, entry) for path, entry in manifest.files.items()}
+    files = {path: read_listed(directory, path, entry) for path, entry in manifest.files.items()}
     for graph in manifest.graphs.values():
         check_graph(files[graph.file], graph)
     for path, content in files.items():
@@ -242,8 +242,12 @@ def _refuse_unlisted(directory: Path, manifest: Manifest) -> None:
                 raise UnlistedFileError(f"{directory} holds a folder that its manifest does not list", got=path, hint="remove it")
 
 
-def _read_listed(directory: Path, path: str, entry: FileEntry) -> bytes:
-    """Return a listed file's bytes after comparing length and digest."""
+def read_listed(directory: Path, path: str, entry: FileEntry) -> bytes:
+    """Return a listed file's bytes after comparing length and digest.
+
+    Raises:
+        BundleFileError: Missing, altered, or no plain file.
+    """
     content = read_limited(directory / path, entry.length, BundleFileError)
     digest = hashlib.sha256(content).hexdigest()
     if len(content) != entry.length or digest != entry.sha256:
