@@ -11,11 +11,11 @@ from edge_runtime.store import BundleStore
 from edge_runtime.store_journal import JOURNAL_NAME
 from protocol.bundle import MANIFEST_NAME
 from protocol.errors import FedtailorError, NumericalError
-from protocol.keys import PublicKey
+from protocol.trust import Trusted
 
 
 @contextmanager
-def opened_bundle(path: Path, trusted: Path | PublicKey) -> Iterator[Bundle]:
+def opened_bundle(path: Path, trusted: Path | Trusted) -> Iterator[Bundle]:
     """Open a bundle's folder, or the bundle in use of a store's folder, for the time of a block.
 
     A block that ends well is a successful use of a bundle on trial. Numbers that are not usable, and whatever is no error

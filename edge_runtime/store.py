@@ -23,7 +23,7 @@ from edge_runtime.store_rules import check_acceptable
 from edge_runtime.store_staging import stage
 from protocol.bundle import VerifiedBundle, check_expiry, open_bundle
 from protocol.errors import BundleError, FedtailorError, IncompatibleVersionError, SelfTestError, StoreBusyError, StoreError
-from protocol.keys import PublicKey
+from protocol.trust import Trusted, open_trusted
 
 if TYPE_CHECKING:  # only `current` needs ONNX Runtime
     from edge_runtime.bundle import Bundle
@@ -87,13 +87,13 @@ class BundleStore:
     def __init__(
         self,
         path: str | Path,
-        trusted: str | Path | PublicKey | None,
+        trusted: str | Path | Trusted | None,
         settings: StoreSettings | None = None,
         self_test: SelfTest = check_selftest,
     ) -> None:
         self.settings = settings or StoreSettings()
         self._folder = StoreFolder(Path(path), self.settings.wait_seconds)
-        self._trusted = PublicKey.open(Path(trusted)) if isinstance(trusted, str | Path) else trusted
+        self._trusted = open_trusted(Path(trusted)) if isinstance(trusted, str | Path) else trusted
         self._self_test = self_test
         self._in_trial: str | None = None  # digest of the bundle that this object opened, while it is on trial
         self._uses, self._since = 0, 0.0
@@ -235,7 +235,7 @@ class BundleStore:
             if seconds > self._folder.read().time_floor:
                 self._change(lambda journal: replace(journal, time_floor=seconds))
 
-    def _key(self) -> PublicKey:
+    def _key(self) -> Trusted:
         """Return the trusted key, which opening a bundle needs."""
         if self._trusted is None:
             raise StoreError("opening a bundle needs a trusted key", hint="pass the public key of whoever releases bundles")

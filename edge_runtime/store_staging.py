@@ -9,20 +9,20 @@ from pathlib import Path
 from protocol.bundle import MANIFEST_NAME, SIGNATURE_NAME, VerifiedBundle, open_bundle
 from protocol.errors import BundleError, BundleFileError, StoreError
 from protocol.files import read_limited, sync_folder, write_atomically
-from protocol.keys import PublicKey
 from protocol.manifest import MAXIMUM_MANIFEST_BYTES
+from protocol.trust import Trusted
 
 UNFINISHED = ".tmp"
 SPARE_BYTES = 1024 * 1024  # for the store's memory and what the file system itself needs
 
 
-def stage(final: Path, offered: VerifiedBundle, trusted: PublicKey, on_state: Callable[[str], None]) -> None:
+def stage(final: Path, offered: VerifiedBundle, trusted: Trusted, on_state: Callable[[str], None]) -> None:
     """Copy a verified bundle to a folder and verify the copy.
 
     Args:
         final: The folder, which appears when everything in it is on disk.
         offered: The bundle; the bytes that were hashed are written, whatever its folder holds by now.
-        trusted: The key that must have signed it.
+        trusted: The key, or the policy, that must have signed it.
         on_state: Told ``staged`` and ``verified``.
 
     Raises:
@@ -45,7 +45,7 @@ def stage(final: Path, offered: VerifiedBundle, trusted: PublicKey, on_state: Ca
     on_state("verified")
 
 
-def _is_there(final: Path, trusted: PublicKey) -> bool:
+def _is_there(final: Path, trusted: Trusted) -> bool:
     """Tell whether an earlier bundle of this digest is still whole; what is left of a damaged one is removed."""
     if not final.exists():
         return False

@@ -83,6 +83,18 @@ def convert(  # noqa: PLR0913, PLR0917  # what a graph is made of
     names, defaults = name_tensors(input_names, output_names), add_zero_defaults(optional)
     for graph_pass in (strip_metadata, drop_shape_hints, names, defaults, expand_constants, lower_ir):
         graph_pass(model)
+    return serialised(model)
+
+
+def clean(model: onnx.ModelProto) -> bytes:
+    """Return a model that another tool has changed as ONNX bytes, without traces of that tool."""
+    for graph_pass in (strip_metadata, drop_shape_hints, lower_ir):
+        graph_pass(model)
+    return serialised(model)
+
+
+def serialised(model: onnx.ModelProto) -> bytes:
+    """Return a model's bytes, the same for the same content."""
     return bytes(model.SerializeToString(deterministic=True))
 
 

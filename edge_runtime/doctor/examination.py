@@ -18,7 +18,7 @@ from edge_runtime.store_rules import check_target
 from protocol.broker_address import BrokerAddress
 from protocol.bundle import VerifiedBundle, open_bundle
 from protocol.errors import FedtailorError
-from protocol.keys import PublicKey
+from protocol.trust import open_trusted
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _open(question: Question) -> tuple[VerifiedBundle | None, list[Finding]]:
     if question.bundle is None or question.trusted is None:
         return None, []
     try:
-        opened = open_bundle(question.bundle, PublicKey.open(question.trusted))
+        opened = open_bundle(question.bundle, open_trusted(question.trusted))
     except FedtailorError as error:
         return None, [Finding("bundle", "failed", error.what, error.hint or "get it again")]
     found = f"{opened.manifest.name} version {opened.manifest.bundle_version}, signed by {opened.signer}"
