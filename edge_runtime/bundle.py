@@ -13,8 +13,8 @@ from edge_runtime.samples import check_samples
 from edge_runtime.sessions import Session, open_session
 from protocol.bundle import check_expiry, open_bundle
 from protocol.errors import EmptySupportSetError, NumericalError
-from protocol.keys import PublicKey
 from protocol.manifest import Manifest
+from protocol.trust import Trusted, open_trusted
 
 if TYPE_CHECKING:
     from edge_runtime.classifier import Classifier
@@ -30,7 +30,7 @@ class Bundle:
     Graphs are loaded when first used, from the bytes that were hashed.
     """
 
-    def __init__(self, path: Path, trusted: PublicKey) -> None:
+    def __init__(self, path: Path, trusted: Trusted) -> None:
         self._verified = open_bundle(path, trusted)
         check_expiry(self.manifest, time.time())
         self.path = path
@@ -38,19 +38,19 @@ class Bundle:
         self._sessions: dict[str, Session] = {}
 
     @classmethod
-    def open(cls, path: str | Path, trusted: str | Path | PublicKey) -> Bundle:
+    def open(cls, path: str | Path, trusted: str | Path | Trusted) -> Bundle:
         """Open and verify a bundle.
 
         Args:
             path: The bundle's folder.
-            trusted: The public key, or its file, of whoever releases bundles.
+            trusted: The public key or trust policy, or its file, of whoever releases bundles.
 
         Raises:
             BundleError: Altered, incomplete, or signed by another key.
             IncompatibleVersionError: Expired, or ONNX Runtime is too old.
             KeyFileError: The key file cannot be used.
         """
-        return cls(Path(path), trusted if isinstance(trusted, PublicKey) else PublicKey.open(Path(trusted)))
+        return cls(Path(path), open_trusted(Path(trusted)) if isinstance(trusted, str | Path) else trusted)
 
     @property
     def manifest(self) -> Manifest:

@@ -15,10 +15,10 @@ from edge_runtime.personalizer import TailoredWeights, generate
 from edge_runtime.samples import check_samples
 from protocol.errors import BundleError, InputError, NumericalError
 from protocol.files import read_limited, write_atomically
-from protocol.keys import PublicKey
 from protocol.manifest import MAXIMUM_FILE_BYTES
 from protocol.schema import SchemaError, decode, parse_json, to_json
 from protocol.tensors import decode_tensors, encode_tensors
+from protocol.trust import Trusted, TrustPolicy
 
 WEIGHTS_SUFFIX = ".safetensors"
 WEIGHTS_NAME = "personal.safetensors"
@@ -34,7 +34,7 @@ class PersonalRecord:
 
     bundle_path: str
     bundle_digest: str
-    trusted_key: str
+    trust: TrustPolicy
     created: int
     support_size: int
     weights_sha256: str
@@ -104,7 +104,7 @@ class Classifier:
         record = PersonalRecord(
             bundle_path=str(self.bundle.path.resolve()),
             bundle_digest=self.bundle.digest,
-            trusted_key=self.bundle.trusted.hex,
+            trust=TrustPolicy.of(self.bundle.trusted),
             created=int(time.time()),
             support_size=self.tailored.support_size,
             weights_sha256=hashlib.sha256(data).hexdigest(),
@@ -118,13 +118,13 @@ class Classifier:
                 left_over.unlink(missing_ok=True)
 
     @classmethod
-    def open(cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: PublicKey | None = None) -> Classifier:
+    def open(cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: Trusted | None = None) -> Classifier:
         """Open a saved classifier; its bundle is verified again.
 
         Args:
             directory: What ``save`` wrote.
             bundle: The bundle; where it lay when saving, if None.
-            trusted: Key that must have signed the bundle; if None, the key that it was personalised with, which is as
+            trusted: Key or policy that the bundle must satisfy; if None, the one that it was personalised with, which is as
                 trustworthy as the folder.
 
         Raises:
@@ -137,7 +137,7 @@ class Classifier:
         data = read_limited(path, MAXIMUM_FILE_BYTES)
         if hashlib.sha256(data).hexdigest() != record.weights_sha256:
             raise InputError(f"{path} is altered", expected="the digest in personal.json", hint="personalise again")
-        bundle = bundle or Bundle.open(record.bundle_path, trusted or PublicKey.from_hex(record.trusted_key))
+        bundle = bundle or Bundle.open(record.bundle_path, trusted or record.trust)
         if bundle.digest != record.bundle_digest:
             hint = "personalise again with this bundle"
             raise BundleError(

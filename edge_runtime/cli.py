@@ -13,8 +13,9 @@ import numpy as np
 
 from protocol.broker_address import parse_broker
 from protocol.freshness import next_boot
-from protocol.keys import PrivateKey, PublicKey
+from protocol.keys import PrivateKey
 from protocol.topics import check_name
+from protocol.trust import open_trusted
 
 TRUSTED = click.option(
     "--trusted",
@@ -73,7 +74,7 @@ def predict(directory: Path, samples: tuple[Path, ...], bundle: Path | None, tru
     from edge_runtime.classifier import Classifier
     from edge_runtime.samples import read_samples
 
-    key = None if trusted is None else PublicKey.open(trusted)
+    key = None if trusted is None else open_trusted(trusted)
     if bundle is not None and key is None:
         raise click.UsageError("--bundle needs --trusted")
     classifier = Classifier.open(directory, None if bundle is None or key is None else Bundle.open(bundle, key), trusted=key)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +20,13 @@ from protocol.files import read_limited, sync_folder, write_atomically
 from protocol.keys import SIGNATURE_BYTES, PrivateKey, PublicKey
 from protocol.manifest import MAXIMUM_MANIFEST_BYTES, FileEntry, Manifest
 from protocol.onnx_graph import check_graph
+from protocol.tensors import TensorLimits, decode_tensors
+from protocol.trust import MAXIMUM_KEYS, Trusted, TrustPolicy
 
 SIGNATURE_CONTEXT = b"fedtailor-bundle/1\0"  # a bundle's signature is valid for nothing else
 MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "manifest.sig"
+TENSOR_LIMITS = TensorLimits(magnitude=None)  # golden outputs may be anything that torch gave
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,19 @@ class VerifiedBundle:
         manifest: What it says.
         files: Path in the bundle -> the bytes that were hashed.
         digest: SHA-256 of the manifest in hexadecimal; it names the bundle.
-        signer: Fingerprint of the key that it verified under.
+        signers: Fingerprints of the trusted keys that signed it.
     """
 
     path: Path
     manifest: Manifest
     files: Mapping[str, bytes]
     digest: str
-    signer: str
+    signers: tuple[str, ...]
+
+    @property
+    def signer(self) -> str:
+        """Return the fingerprints as one text."""
+        return ", ".join(self.signers)
 
     def graph(self, entry_point: str) -> bytes:
         """Return the bytes of a graph.
@@ -115,36 +124,87 @@ def _move_into_place(staged: Path, directory: Path) -> None:
     shutil.rmtree(retired, ignore_errors=True)
 
 
-def open_bundle(directory: Path, trusted: PublicKey) -> VerifiedBundle:
+def open_bundle(directory: Path, trusted: Trusted) -> VerifiedBundle:
     """Open a bundle and verify all of it.
 
     Args:
         directory: The bundle's folder.
-        trusted: The key that must have signed it.
+        trusted: The key that must have signed it, or the policy that says how many of which keys must.
 
     Raises:
-        BundleSignatureError: Not signed by this key.
+        BundleSignatureError: Not signed by this key, or by too few.
+        IncompatibleVersionError: The policy has expired.
         ManifestError: Signed, but malformed or of another format.
         UnlistedFileError: Something lies in the folder that the manifest does not list.
         BundleFileError: A listed file is missing, altered, or no plain file.
         UnsafeGraphError: A graph could do more than arithmetic.
     """
     data = read_limited(directory / MANIFEST_NAME, MAXIMUM_MANIFEST_BYTES, BundleFileError)
-    signature = read_limited(directory / SIGNATURE_NAME, SIGNATURE_BYTES, BundleFileError)
-    if not trusted.verify(SIGNATURE_CONTEXT + data, signature):
-        raise BundleSignatureError(
-            f"the signature of {directory} does not verify",
-            expected=f"a signature by the key {trusted.fingerprint}",
-            hint="the manifest was altered, or another key signed it",
-        )
+    signers = _check_signatures(directory, data, TrustPolicy.of(trusted))
     manifest = Manifest.from_bytes(data)
+    files = _read_contents(directory, manifest)
+    return VerifiedBundle(directory, manifest, files, hashlib.sha256(data).hexdigest(), signers)
+
+
+def _read_contents(directory: Path, manifest: Manifest) -> dict[str, bytes]:
+    """Return the listed files by path, each hashed and each graph checked."""
     if not manifest.files:
         raise ManifestError("the manifest lists no file")
     _refuse_unlisted(directory, manifest)
     files = {path: _read_listed(directory, path, entry) for path, entry in manifest.files.items()}
     for graph in manifest.graphs.values():
         check_graph(files[graph.file], graph)
-    return VerifiedBundle(directory, manifest, files, hashlib.sha256(data).hexdigest(), trusted.fingerprint)
+    for path, content in files.items():
+        if path.endswith(".safetensors"):
+            decode_tensors(content, TENSOR_LIMITS, BundleFileError)
+    return files
+
+
+def _check_signatures(directory: Path, manifest: bytes, policy: TrustPolicy) -> tuple[str, ...]:
+    """Return the fingerprints of the policy's keys that signed the manifest, or refuse too few."""
+    policy.check_time(time.time())
+    signatures = read_limited(directory / SIGNATURE_NAME, MAXIMUM_KEYS * SIGNATURE_BYTES, BundleFileError)
+    if not signatures or len(signatures) % SIGNATURE_BYTES:
+        expected = f"1 to {MAXIMUM_KEYS} signatures of {SIGNATURE_BYTES} bytes"
+        raise BundleSignatureError(f"the signatures of {directory} are malformed", expected=expected, got=f"{len(signatures)} bytes")
+    signers = policy.signers(SIGNATURE_CONTEXT + manifest, signatures)
+    if len(signers) < policy.threshold:
+        known = ", ".join(PublicKey.from_hex(key).fingerprint for key in policy.keys)
+        wanted = f"a signature by the key {known}" if len(policy.keys) == 1 else f"{policy.threshold} signatures by keys of {known}"
+        raise BundleSignatureError(
+            f"the signature of {directory} does not verify",
+            expected=wanted,
+            got=f"{len(signers)} of them",
+            hint="the manifest was altered, or another key signed it",
+        )
+    return signers
+
+
+def add_signature(directory: Path, key: PrivateKey) -> int:
+    """Sign a bundle that others have signed, and return how many signatures it has now.
+
+    What is signed is looked at first: graphs and digests must hold, or the signature would vouch for a broken bundle.
+
+    Args:
+        directory: The bundle's folder.
+        key: The key that signs; a second signature of the same key changes nothing.
+
+    Raises:
+        BundleError: The bundle is not whole, or has as many signatures as there may be.
+    """
+    data = read_limited(directory / MANIFEST_NAME, MAXIMUM_MANIFEST_BYTES, BundleFileError)
+    _read_contents(directory, Manifest.from_bytes(data))
+    signatures = read_limited(directory / SIGNATURE_NAME, MAXIMUM_KEYS * SIGNATURE_BYTES, BundleFileError)
+    if len(signatures) % SIGNATURE_BYTES:
+        raise BundleSignatureError(f"the signatures of {directory} are malformed", expected=f"{SIGNATURE_BYTES} bytes each")
+    own = key.sign(SIGNATURE_CONTEXT + data)  # the same key and bytes always give the same signature
+    each = [signatures[at : at + SIGNATURE_BYTES] for at in range(0, len(signatures), SIGNATURE_BYTES)]
+    if own not in each:
+        if len(each) == MAXIMUM_KEYS:
+            raise BundleSignatureError(f"{directory} has as many signatures as there may be", expected=f"fewer than {MAXIMUM_KEYS}")
+        write_atomically(directory / SIGNATURE_NAME, signatures + own)
+        each.append(own)
+    return len(each)
 
 
 def check_expiry(manifest: Manifest, now: float) -> None:

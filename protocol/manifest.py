@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ MAXIMUM_MANIFEST_BYTES = 1024 * 1024
 MAXIMUM_FILE_BYTES = 256 * 1024 * 1024
 MAXIMUM_BUNDLE_BYTES = 1024 * 1024 * 1024
 FILE_NAME = re.compile(r"(graphs/[a-z0-9_]{1,64}\.onnx|tensors/[a-z0-9_.-]{1,64}\.safetensors|selftest\.safetensors|README\.md)")
+MAXIMUM_FILES = 256
+MAXIMUM_SAMPLE_VALUES = 2**26
+RUNTIME = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?")
+NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]{1,200}")  # no control characters, none that turn text around
 RAW_DTYPES = ("uint8", "float32")
 HEX_64 = re.compile(r"[0-9a-f]{64}")
 
@@ -183,6 +188,12 @@ class Manifest:
                 self.coordinator_key,
             ),
             (all(size > 0 for size in self.raw_input.shape), "raw sizes must be positive", self.raw_input.shape),
+            (math.prod(self.raw_input.shape) <= MAXIMUM_SAMPLE_VALUES, "a raw sample must be of a possible size", self.raw_input.shape),
+            (self.bundle_version >= 1, "the bundle's version must be at least 1", self.bundle_version),
+            (bool(RUNTIME.fullmatch(self.minimum_onnxruntime)), "the oldest ONNX Runtime must be a version", self.minimum_onnxruntime),
+            (bool(NAME.fullmatch(self.name)), "the name must be a short line of text", self.name),
+            (all(NAME.fullmatch(name) for name in self.classes), "class names must be short lines of text", self.classes),
+            (len(self.files) <= MAXIMUM_FILES, f"there must be at most {MAXIMUM_FILES} files", len(self.files)),
             (self.raw_input.dtype in RAW_DTYPES, f"raw samples must be {' or '.join(RAW_DTYPES)}", self.raw_input.dtype),
             (all(graph.outputs for graph in self.graphs.values()), "every graph must have outputs", sorted(self.graphs)),
             (not misshapen, "embed and features must give one vector a sample", misshapen),
