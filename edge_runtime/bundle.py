@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,17 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_runtime.precision import check_precision, choose_form
 from edge_runtime.samples import check_samples
 from edge_runtime.sessions import Session, open_session
 from protocol.bundle import check_expiry, open_bundle
-from protocol.errors import EmptySupportSetError, NumericalError
-from protocol.manifest import Manifest
+from protocol.errors import BundleError, EmptySupportSetError, IncompatibleVersionError, NumericalError
+from protocol.manifest import FLOAT32, Manifest
 from protocol.trust import Trusted, open_trusted
 
 if TYPE_CHECKING:
     from edge_runtime.classifier import Classifier
 
 Array = NDArray[np.generic]
+logger = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
 ROWS_AT_A_TIME = 256  # bounds the memory of a call
 
@@ -30,27 +33,31 @@ class Bundle:
     Graphs are loaded when first used, from the bytes that were hashed.
     """
 
-    def __init__(self, path: Path, trusted: Trusted) -> None:
+    def __init__(self, path: Path, trusted: Trusted, precision: str = "auto") -> None:
+        check_precision(precision)
         self._verified = open_bundle(path, trusted)
         check_expiry(self.manifest, time.time())
         self.path = path
         self.trusted = trusted
+        self._wanted = precision
         self._sessions: dict[str, Session] = {}
+        self._forms: dict[str, str] = {}
 
     @classmethod
-    def open(cls, path: str | Path, trusted: str | Path | Trusted) -> Bundle:
+    def open(cls, path: str | Path, trusted: str | Path | Trusted, precision: str = "auto") -> Bundle:
         """Open and verify a bundle.
 
         Args:
             path: The bundle's folder.
             trusted: The public key or trust policy, or its file, of whoever releases bundles.
+            precision: ``auto`` for the quickest form of each graph that runs here, or ``fp32``, ``fp16``, ``int8`` where there is one.
 
         Raises:
             BundleError: Altered, incomplete, or signed by another key.
             IncompatibleVersionError: Expired, or ONNX Runtime is too old.
             KeyFileError: The key file cannot be used.
         """
-        return cls(Path(path), open_trusted(Path(trusted)) if isinstance(trusted, str | Path) else trusted)
+        return cls(Path(path), open_trusted(Path(trusted)) if isinstance(trusted, str | Path) else trusted, precision)
 
     @property
     def manifest(self) -> Manifest:
@@ -69,9 +76,27 @@ class Bundle:
             BundleError: The bundle has none of that name.
         """
         if entry_point not in self._sessions:
-            graph = self._verified.graph(entry_point)
-            self._sessions[entry_point] = open_session(graph, self.manifest.minimum_onnxruntime)
+            self._sessions[entry_point] = self._open_session(entry_point)
         return self._sessions[entry_point]
+
+    def precision(self, entry_point: str) -> str:
+        """Return in which precision an entry point runs: ``fp32``, ``fp16`` or ``int8``."""
+        self.session(entry_point)
+        return self._forms[entry_point]
+
+    def _open_session(self, entry_point: str) -> Session:
+        """Load a graph in the form that is wanted; a variant that does not load here gives way to float32, and the log says so."""
+        plain = self._verified.graph(entry_point)
+        form = choose_form(self.manifest.graphs[entry_point], self._wanted)
+        if form != FLOAT32:
+            try:
+                self._forms[entry_point] = form
+                own = self._verified.graph(entry_point, form)
+                return open_session(own, self.manifest.graphs[entry_point].variants[form].minimum_onnxruntime)
+            except (BundleError, IncompatibleVersionError) as fault:
+                logger.warning("%s does not run in %s here and runs in fp32: %s", entry_point, form, fault.sentence())
+        self._forms[entry_point] = FLOAT32
+        return open_session(plain, self.manifest.minimum_onnxruntime)
 
     def embed(self, samples: Array) -> Floats:
         """Return distribution embeddings (N, E) float32 of raw samples (N, *shape)."""

@@ -100,9 +100,14 @@ def check_runtime(minimum_version: str) -> None:
     Raises:
         IncompatibleVersionError: It is older.
     """
-    if _numbers(onnxruntime.__version__) < _numbers(minimum_version):
+    if not runtime_at_least(minimum_version):
         hint = f'pip install "onnxruntime>={minimum_version}", or export for an older runtime'
         raise IncompatibleVersionError("ONNX Runtime is too old", expected=minimum_version, got=onnxruntime.__version__, hint=hint)
+
+
+def runtime_at_least(version: str) -> bool:
+    """Tell whether this ONNX Runtime is of the version or newer; patches are not looked at."""
+    return _numbers(onnxruntime.__version__) >= _numbers(version)
 
 
 def _numbers(version: str) -> tuple[int, int]:

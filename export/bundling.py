@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from export.card import model_card
 from export.graphs import to_onnx
 from export.parity import check_parity
+from export.precision.timing import Stopwatch
+from export.precision.variants import Evidence, VariantRequest, Verdict, add_variants
 from export.runtimes import DEFAULT_TARGET, check_graph_versions, check_target, find_release
 from export.selftest import golden_samples
 from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
 from protocol.manifest import FORMAT, GraphSpec, Manifest, MethodEntry, Personalization, RawInput, TensorSpec
 from protocol.onnx_graph import inspect_graph
+from trainer.data.datasets import load_dataset
+from trainer.data.federation import split_dataset
 from trainer.methods.base import Once, Phase, Task
 from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.parts import Part, PartTensor
 from trainer.methods.registry import method_settings
 from trainer.runs import Run, environment
+from trainer.validation import made_up_devices
 
 DEFAULT_SUPPORT_SIZE = 256
+CALIBRATION_SAMPLES = 256
 PRODUCERS = ("fedtailor", "torch", "onnx", "onnxscript", "onnxruntime")
 
 
@@ -67,10 +74,36 @@ class Origin:
     producer: dict[str, str]
 
 
-def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, overwrite: bool = False) -> str:
-    """Write the bundle of a run and return its digest.
+@dataclass(frozen=True)
+class Extras:
+    """What a bundle may hold beside its graphs in float32.
+
+    Attributes:
+        precisions: Variants in smaller numbers: of ``fp16`` and ``int8``.
+        max_drop: Points of accuracy that a variant may lose.
+    """
+
+    precisions: tuple[str, ...] = ()
+    max_drop: float = 1.0
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A written bundle: its digest, and what became of each variant that was asked for."""
+
+    digest: str
+    verdicts: tuple[Verdict, ...]
+
+
+def export_run(
+    run: Run, directory: Path, release: Release, key: PrivateKey, *, overwrite: bool = False, extras: Extras | None = None
+) -> Exported:
+    """Write the bundle of a run.
+
+    The same run, release, key and extras give the same bytes.
 
     Raises:
+        InputError: A module cannot be translated, or variants cannot be judged.
         RunFolderError: The run has not ended.
         IncompatibleVersionError: The target runtime cannot load what this exporter writes.
         ParityError: A graph does not compute what torch computes.
@@ -84,12 +117,24 @@ def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, 
         method=MethodEntry(config.method, config.settings, tuple(map(_phase, method.phases()))),
         task=config.task,
         personalization=_personalization(run, settings),
-        created=int(time.time()),
+        created=run.ended(),
         producer={package: versions[package] for package in PRODUCERS},
     )
     parts = method.parts(run.final_state())
     manifest, files = bundle_from_parts(parts, origin, release, lambda manifest: model_card(manifest, run))
-    return write_bundle(directory, manifest, files, key, overwrite=overwrite)
+    verdicts: list[Verdict] = []
+    if extras is not None and extras.precisions:
+        request = VariantRequest(extras.precisions, extras.max_drop)
+        manifest, verdicts = add_variants(manifest, files, request, _evidence(run), Stopwatch(run.path))
+    return Exported(write_bundle(directory, manifest, files, key, overwrite=overwrite), tuple(verdicts))
+
+
+def _evidence(run: Run) -> Evidence:
+    """Return the participants' samples that variants are calibrated and judged on, cut as the run cut them."""
+    data, _ = split_dataset(load_dataset(run.config.data), run.config.split)
+    samples = np.concatenate([client.samples[:CALIBRATION_SAMPLES] for client in data.participants])
+    chosen = np.linspace(0, len(samples) - 1, min(len(samples), CALIBRATION_SAMPLES)).astype(np.int64)
+    return Evidence(samples[chosen], made_up_devices(data, run.config.split))
 
 
 def bundle_from_parts(

@@ -18,7 +18,7 @@ from pathlib import Path
 from protocol.errors import BundleError, BundleFileError, BundleSignatureError, IncompatibleVersionError, ManifestError, UnlistedFileError
 from protocol.files import read_limited, sync_folder, write_atomically
 from protocol.keys import SIGNATURE_BYTES, PrivateKey, PublicKey
-from protocol.manifest import MAXIMUM_MANIFEST_BYTES, FileEntry, Manifest
+from protocol.manifest import FLOAT32, MAXIMUM_MANIFEST_BYTES, FileEntry, Manifest
 from protocol.onnx_graph import check_graph
 from protocol.tensors import TensorLimits, decode_tensors
 from protocol.trust import MAXIMUM_KEYS, Trusted, TrustPolicy
@@ -52,8 +52,8 @@ class VerifiedBundle:
         """Return the fingerprints as one text."""
         return ", ".join(self.signers)
 
-    def graph(self, entry_point: str) -> bytes:
-        """Return the bytes of a graph.
+    def graph(self, entry_point: str, precision: str = FLOAT32) -> bytes:
+        """Return the bytes of a graph, in a precision that it has.
 
         Raises:
             BundleError: The bundle has no such entry point.
@@ -61,7 +61,7 @@ class VerifiedBundle:
         if entry_point not in self.manifest.graphs:
             known = " or ".join(sorted(self.manifest.graphs))
             raise BundleError("this bundle has no such entry point", expected=known, got=entry_point, hint="export it with another method")
-        return self.files[self.manifest.graphs[entry_point].file]
+        return self.files[self.manifest.graphs[entry_point].form(precision).file]
 
 
 def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes], key: PrivateKey, *, overwrite: bool = False) -> str:
@@ -86,8 +86,7 @@ def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes]
     complete = replace(manifest, files=entries)
     if not files:  # a manifest may lack its files only until here
         raise ManifestError("a bundle must hold files", expected=sorted(graph.file for graph in manifest.graphs.values()))
-    for graph in complete.graphs.values():
-        check_graph(files[graph.file], graph)
+    _check_graphs(complete, files)
     data = complete.to_bytes()
     contents = {**files, MANIFEST_NAME: data, SIGNATURE_NAME: key.sign(SIGNATURE_CONTEXT + data)}
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -152,12 +151,18 @@ def _read_contents(directory: Path, manifest: Manifest) -> dict[str, bytes]:
         raise ManifestError("the manifest lists no file")
     _refuse_unlisted(directory, manifest)
     files = {path: read_listed(directory, path, entry) for path, entry in manifest.files.items()}
-    for graph in manifest.graphs.values():
-        check_graph(files[graph.file], graph)
+    _check_graphs(manifest, files)
     for path, content in files.items():
         if path.endswith(".safetensors"):
             decode_tensors(content, TENSOR_LIMITS, BundleFileError)
     return files
+
+
+def _check_graphs(manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    """Refuse a graph, or a variant of one, that could do more than arithmetic or is not what the manifest says."""
+    for graph in manifest.graphs.values():
+        for form in graph.forms():
+            check_graph(files[form.file], form)
 
 
 def _check_signatures(directory: Path, manifest: bytes, policy: TrustPolicy) -> tuple[str, ...]:
