@@ -72,8 +72,9 @@ def run_child(module: str, request: dict[str, Any], limits: Limits) -> ChildOutc
     """
     job = json.dumps({"module": module, "request": request, "memory": limits.memory_bytes, "cpu": limits.cpu_seconds})
     command = [sys.executable, "-m", "edge_runtime.child"]
-    # The child finds what this process finds, and nothing in the folder where a user happens to stand.
-    places = [str(Path(__file__).resolve().parents[1]), *(os.path.abspath(place) for place in sys.path if place)]  # noqa: PTH100  # resolve() would follow links out of a virtual environment
+    # The child finds what this process finds, in the same order, and nothing in the folder where a user happens to stand.
+    # (abspath, since resolve() would follow links out of a virtual environment)
+    places = [os.path.abspath(place) for place in sys.path if place] + [str(Path(__file__).resolve().parents[1])]  # noqa: PTH100
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(dict.fromkeys(places))}
     process = subprocess.Popen(
         command,
