@@ -21,6 +21,7 @@ from export.failures import export_failure
 from export.flat_module import FlatModule, flat_module, plain_torch
 from export.passes.add_zero_defaults import add_zero_defaults
 from export.passes.drop_shape_hints import drop_shape_hints
+from export.passes.drop_unused_opsets import drop_unused_opsets
 from export.passes.expand_constants import expand_constants
 from export.passes.lower_ir import lower_ir
 from export.passes.name_tensors import name_tensors
@@ -88,7 +89,7 @@ def convert(  # noqa: PLR0913, PLR0917  # what a graph is made of
 
 def clean(model: onnx.ModelProto) -> bytes:
     """Return a model that another tool has changed as ONNX bytes, without traces of that tool."""
-    for graph_pass in (strip_metadata, drop_shape_hints, lower_ir):
+    for graph_pass in (strip_metadata, drop_shape_hints, drop_unused_opsets, lower_ir):
         graph_pass(model)
     return serialised(model)
 

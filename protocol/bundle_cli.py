@@ -78,6 +78,9 @@ def _describe(opened: VerifiedBundle) -> list[str]:
     for name, graph in sorted(manifest.graphs.items()):
         size = manifest.files[graph.file].length
         lines.append(f"{name:<18}{size:>10,}  {len(graph.operators):>9}  {graph.parity.worst_absolute_difference:.1e}")
+        for precision, each in sorted(graph.variants.items()):
+            own = f"{each.accuracy:.1%} right against {each.accuracy_float32:.1%}, {each.seconds / each.seconds_float32:.2f}x the time"
+            lines.append(f"{'  ' + precision:<18}{manifest.files[each.file].length:>10,}  {len(each.operators):>9}  {own}")
     return lines
 
 

@@ -55,7 +55,7 @@ def to_eight_bits(graph: bytes, calibration: Mapping[str, Array]) -> bytes:
         if is_convolutional(graph):
             _quantise_statically(prepared, target, calibration)
         else:
-            quantization.quantize_dynamic(prepared, target, weight_type=quantization.QuantType.QInt8, per_channel=True)
+            quantization.quantize_dynamic(prepared, target, weight_type=quantization.QuantType.QInt8, per_channel=True, reduce_range=True)
         return clean(load_model(target.read_bytes()))
 
 
