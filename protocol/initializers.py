@@ -2,89 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import UnsafeGraphError
-from protocol.protobuf import fields, integer, integers, message, text
+from protocol.onnx_tensor import DTYPES, TensorFacts, read_tensor
+from protocol.protobuf import fields, message
 
 MODEL_GRAPH, GRAPH_INITIALIZER = 7, 5
-DIMS, DATA_TYPE, FLOATS, INT32S, STRINGS, INT64S, NAME, RAW, DOUBLES, UINT64S = 1, 2, 4, 5, 6, 7, 8, 9, 10, 11
-STRING_TYPE = 8
-DTYPES = {1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 11: "float64"}
-MAXIMUM_AXES = 16
-
-
-@dataclass
-class TensorFacts:
-    """What a tensor of a model says of itself.
-
-    Attributes:
-        name: Its name; nothing for one inside an attribute.
-        dims: Its sizes.
-        data_type: ONNX number of its dtype.
-        raw: Its values as little-endian bytes, if written so.
-        integers: Its values, if written as a list of integers.
-        values: Number of values written otherwise.
-    """
-
-    name: str = ""
-    dims: list[int] = field(default_factory=list)
-    data_type: int = 0
-    raw: memoryview | None = None
-    integers: list[int] = field(default_factory=list)
-    values: int = 0
-
-    def array(self) -> NDArray[np.generic]:
-        """Return the values, of the written shape."""
-        dtype = np.dtype(DTYPES[self.data_type])
-        flat = np.array(self.integers, dtype) if self.raw is None else np.frombuffer(self.raw, dtype.newbyteorder("<")).astype(dtype)
-        return flat.reshape(self.dims)
-
-
-def read_tensor(data: memoryview) -> TensorFacts:
-    """Return the facts of a tensor whose values are all there.
-
-    Raises:
-        UnsafeGraphError: Text, a dtype that no graph here has, or another number of values than its sizes say.
-    """
-    facts = TensorFacts()
-    for number, value in fields(data):
-        if number == DIMS:
-            facts.dims += integers(value)
-        elif number == DATA_TYPE:
-            facts.data_type = integer(value)
-        elif number == NAME:
-            facts.name = text(value)
-        elif number == RAW:
-            facts.raw = message(value)
-        elif number in (INT32S, INT64S, UINT64S):
-            facts.integers += integers(value)
-        elif number in (FLOATS, DOUBLES):
-            facts.values += len(message(value)) // (4 if number == FLOATS else 8) if not isinstance(value, int) else 1
-    _check(facts)
-    return facts
 
 
 def read_initializers(model: bytes) -> dict[str, NDArray[np.generic]]:
     """Return the constants of a checked model by name; those that are written as lists of floats are left out."""
     graph = next(message(value) for number, value in fields(memoryview(model)) if number == MODEL_GRAPH)
     tensors = (read_tensor(message(value)) for number, value in fields(graph) if number == GRAPH_INITIALIZER)
-    return {tensor.name: tensor.array() for tensor in tensors if not tensor.values}
+    return {tensor.name: _array(tensor) for tensor in tensors if not tensor.values}
 
 
-def _check(facts: TensorFacts) -> None:
-    """Refuse a tensor that claims other values than it brings."""
-    where = f"the tensor {facts.name!r}"
-    if facts.data_type not in DTYPES:
-        kind = "text" if facts.data_type == STRING_TYPE else f"type number {facts.data_type}"
-        raise UnsafeGraphError(f"{where} is of no accepted dtype", expected=", ".join(DTYPES.values()), got=kind)
-    if len(facts.dims) > MAXIMUM_AXES or any(size < 0 for size in facts.dims):
-        raise UnsafeGraphError(f"{where} has impossible sizes", expected=f"at most {MAXIMUM_AXES} axes, none below 0", got=facts.dims[:20])
-    itemsize = np.dtype(DTYPES[facts.data_type]).itemsize
-    given = len(facts.integers) + facts.values if facts.raw is None else len(facts.raw) / itemsize
-    if given != math.prod(facts.dims):
-        raise UnsafeGraphError(f"{where} does not hold what its sizes say", expected=f"{math.prod(facts.dims)} values", got=f"{given:g}")
+def _array(tensor: TensorFacts) -> NDArray[np.generic]:
+    """Return the values, of the written shape."""
+    dtype = np.dtype(DTYPES[tensor.data_type])
+    if tensor.raw is None:
+        return np.array(tensor.integers, dtype).reshape(tensor.dims)
+    return np.frombuffer(tensor.raw, dtype.newbyteorder("<")).astype(dtype).reshape(tensor.dims)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.errors import UnsafeGraphError
-from protocol.initializers import TensorFacts, read_tensor
 from protocol.manifest import GraphSpec
+from protocol.onnx_tensor import TensorFacts, read_tensor
 from protocol.operators import ALLOWED_OPERATORS
 from protocol.protobuf import fields, first_text, integer, integers, message, text
 
@@ -161,7 +161,7 @@ def _read_graph(data: memoryview, facts: GraphFacts) -> None:
         elif number == GRAPH_INITIALIZER:
             tensor = _read_tensor(message(value), facts)
             if tensor is not None and tensor.data_type == INT64_TYPE and tensor.name:
-                facts.shapes[tensor.name] = tensor.array().ravel().tolist() if math.prod(tensor.dims) <= LONGEST_SHAPE else []
+                facts.shapes[tensor.name] = tensor.sizes() if math.prod(tensor.dims) <= LONGEST_SHAPE else []
             facts.initialisers.add(first_text(message(value), TENSOR_NAME))
         elif number == GRAPH_SPARSE:
             facts.sparse_tensors = True
