@@ -46,7 +46,7 @@ def measure(name: str, repeats: int) -> list[dict[str, object]]:
     inputs, outputs = PartTensor("samples", "uint8", ("batch", *shape), "", 0, 255), PartTensor("logits", "float32", ("batch", 10), "")
     plain = to_onnx(Part("classify", network, (inputs,), (outputs,)))
     samples = np.random.default_rng(0).integers(0, 256, (CALIBRATION, *shape)).astype(np.uint8)
-    graphs = {"fp32": plain, "fp16": to_half(plain), "int8": to_eight_bits(plain, {"samples": samples})}
+    graphs = {"fp32": plain, "fp16": to_half(plain), "int8": to_eight_bits(plain, {"samples": samples}) or plain}
     sessions = {form: open_session(graph, "1.19") for form, graph in graphs.items()}
     logits = {form: session.run({"samples": samples})[0] for form, session in sessions.items()}
     rows: list[dict[str, object]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from export.precision.timing import Stopwatch
 from export.precision.variants import Evidence, VariantRequest, Verdict, add_variants
 from export.runtimes import DEFAULT_TARGET, check_graph_versions, check_target, find_release
 from export.selftest import golden_samples
+from export.training_parts import training_parts
 from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
 from protocol.manifest import FORMAT, GraphSpec, Manifest, MethodEntry, Personalization, RawInput, TensorSpec
 from protocol.onnx_graph import inspect_graph
 from trainer.data.datasets import load_dataset
-from trainer.data.federation import split_dataset
+from trainer.data.federation import FederatedData, split_dataset
 from trainer.methods.base import Once, Phase, Task
 from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.parts import Part, PartTensor
@@ -81,10 +82,12 @@ class Extras:
     Attributes:
         precisions: Variants in smaller numbers: of ``fp16`` and ``int8``.
         max_drop: Points of accuracy that a variant may lose.
+        training: Whether the method's local steps are added, for devices that train.
     """
 
     precisions: tuple[str, ...] = ()
     max_drop: float = 1.0
+    training: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,15 +126,21 @@ def export_run(
     parts = method.parts(run.final_state())
     manifest, files = bundle_from_parts(parts, origin, release, lambda manifest: model_card(manifest, run))
     verdicts: list[Verdict] = []
-    if extras is not None and extras.precisions:
-        request = VariantRequest(extras.precisions, extras.max_drop)
-        manifest, verdicts = add_variants(manifest, files, request, _evidence(run), Stopwatch(run.path))
+    extras = extras or Extras()
+    if extras.precisions or extras.training:
+        data, _ = split_dataset(load_dataset(config.data), config.split)
+        if extras.precisions:
+            request = VariantRequest(extras.precisions, extras.max_drop)
+            manifest, verdicts = add_variants(manifest, files, request, _evidence(run, data), Stopwatch(run.path))
+        if extras.training:
+            steps = training_parts(method, run.final_state(), data.participants[0], release.target_runtime)
+            manifest = replace(manifest, graphs={**manifest.graphs, **steps.graphs})
+            files.update(steps.files)
     return Exported(write_bundle(directory, manifest, files, key, overwrite=overwrite), tuple(verdicts))
 
 
-def _evidence(run: Run) -> Evidence:
+def _evidence(run: Run, data: FederatedData) -> Evidence:
     """Return the participants' samples that variants are calibrated and judged on, cut as the run cut them."""
-    data, _ = split_dataset(load_dataset(run.config.data), run.config.split)
     samples = np.concatenate([client.samples[:CALIBRATION_SAMPLES] for client in data.participants])
     chosen = np.linspace(0, len(samples) - 1, min(len(samples), CALIBRATION_SAMPLES)).astype(np.int64)
     return Evidence(samples[chosen], made_up_devices(data, run.config.split))

@@ -34,6 +34,7 @@ class ExportRequest:
     fp16: bool
     int8: bool
     max_drop: float
+    training: bool
     overwrite: bool
     as_json: bool
 
@@ -51,6 +52,7 @@ class ExportRequest:
 @click.option("--fp16", is_flag=True, help="Add variants in half precision: half the bytes.")
 @click.option("--int8", is_flag=True, help="Add variants in eight bits: a quarter of the bytes, and quicker where there are convolutions.")
 @click.option("--max-drop", type=click.FloatRange(0, 100), default=1.0, show_default=True, help="Points of accuracy a variant may lose.")
+@click.option("--training", is_flag=True, help="Add the method's local steps, for devices that train.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that lies there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(**options: Any) -> None:
@@ -68,7 +70,10 @@ def export(**options: Any) -> None:
         target_runtime=request.target_runtime,
     )
     with Console(stderr=True).status("exporting and comparing with torch"):
-        extras = Extras(tuple(name for name, wanted in (("fp16", request.fp16), ("int8", request.int8)) if wanted), request.max_drop)
+        precisions = tuple(name for name, wanted in (("fp16", request.fp16), ("int8", request.int8)) if wanted)
+        extras = Extras(precisions, request.max_drop, request.training)
+            tuple(name for name, wanted in (("fp16", request.fp16), ("int8", request.int8)) if wanted), request.max_drop, request.training
+        )
         exported = export_run(run, request.out, release, key, overwrite=request.overwrite, extras=extras)
     total = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())
     content = {"bundle": str(request.out), "digest": exported.digest, "bytes": total, "signer": key.public.fingerprint}

@@ -12,16 +12,24 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from export.graphs import clean, load_model
+from export.graphs import clean, load_model, serialised
+from export.precision.relu_before_pool import relu_before_pool
 
 CALIBRATION_ROWS = 32  # samples in a calibration batch
-CHANNEL_AXES = {"Conv": 0, "ConvTranspose": 1, "Gemm": 0, "MatMul": 1}  # exported linear layers keep their weights as (out, in)
+FEWEST_CHANNELS = 4  # a convolution over fewer has few weights, and its kernel in float32 is the quicker one
+PRODUCTS = ("Gemm", "MatMul")
+WEIGHTED = ("Conv", *PRODUCTS)
+FOLLOWERS = ("MaxPool", "Relu", "Reshape")  # stay in eight bits between two quantised nodes
+# One scale a channel. Seven of the eight bits: processors without VNNI add two products in 16 bits, which 8-bit ones overflow.
+WEIGHTS: dict[str, Any] = {"per_channel": True, "reduce_range": True, "weight_type": quantization.QuantType.QInt8}
 
 Array = NDArray[np.generic]
 
@@ -41,22 +49,45 @@ class CalibrationBatches(quantization.CalibrationDataReader):  # type: ignore[mi
         return next(self._batches, None)
 
 
-def to_eight_bits(graph: bytes, calibration: Mapping[str, Array]) -> bytes:
-    """Return the graph in eight bits, as single-file ONNX bytes.
+def to_eight_bits(graph: bytes, calibration: Mapping[str, Array]) -> bytes | None:
+    """Return the graph in eight bits, as single-file ONNX bytes, or None where no node of it is worth it.
 
     Args:
         graph: An exported graph in float32.
         calibration: Inputs by name, (N, ...) each, N samples of what the graph will see; used for convolutional graphs only.
     """
+    model = load_model(graph)
+    for place, node in enumerate(model.graph.node):
+        node.name = f"node_{place}"  # the quantiser knows nodes by their names
+    worth = _worth_it(model)
+    if not worth:
+        return None
+    relu_before_pool(model, worth)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         source, prepared, target = (Path(folder) / name for name in ("source.onnx", "prepared.onnx", "target.onnx"))
-        source.write_bytes(graph)
-        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        source.write_bytes(serialised(model))
+        quant_pre_process(source, prepared, skip_optimization=True, skip_symbolic_shape=True)
+        excluded = [
+            node.name for node in load_model(prepared.read_bytes()).graph.node if node.op_type in WEIGHTED and node.name not in worth
+        ]
         if is_convolutional(graph):
-            _quantise_statically(prepared, target, calibration)
+            _quantise_statically(prepared, target, calibration, excluded)
         else:
-            quantization.quantize_dynamic(prepared, target, weight_type=quantization.QuantType.QInt8, per_channel=True, reduce_range=True)
+            _quantise_dynamically(prepared, target, excluded)
         return clean(load_model(target.read_bytes()))
+
+
+def _worth_it(model: onnx.ModelProto) -> set[str]:
+    """Return the names of products and convolutions with constant weights, convolutions over a few channels left out."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    worth = set()
+    for node in model.graph.node:
+        if node.op_type not in WEIGHTED or node.input[1] not in constants:
+            continue
+        groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+        if node.op_type in PRODUCTS or groups > 1 or constants[node.input[1]].dims[1] >= FEWEST_CHANNELS:
+            worth.add(node.name)
+    return worth
 
 
 def is_convolutional(graph: bytes) -> bool:
@@ -64,18 +95,26 @@ def is_convolutional(graph: bytes) -> bool:
     return any(node.op_type in ("Conv", "ConvTranspose") for node in load_model(graph).graph.node)
 
 
-def _quantise_statically(source: Path, target: Path, calibration: Mapping[str, Array]) -> None:
-    """Write the quantised graph: unsigned activations and signed weights suit x86 and Arm alike."""
+def _quantise_statically(source: Path, target: Path, calibration: Mapping[str, Array], excluded: list[str]) -> None:
+    """Write the graph with its nodes between QuantizeLinear and DequantizeLinear."""
     quantization.quantize_static(
         source,
         target,
         CalibrationBatches(calibration),
         quant_format=quantization.QuantFormat.QDQ,
+        op_types_to_quantize=[*WEIGHTED, *FOLLOWERS],
+        nodes_to_exclude=excluded,
         activation_type=quantization.QuantType.QUInt8,
-        weight_type=quantization.QuantType.QInt8,
-        per_channel=True,
-        reduce_range=True,  # 7-bit weights: processors without VNNI saturate sums of two 8-bit products, a tenth of the output away
-        extra_options={"QDQOpTypePerChannelSupportToAxis": CHANNEL_AXES},
+        **WEIGHTS,
+    )
+
+
+def _quantise_dynamically(source: Path, target: Path, excluded: list[str]) -> None:
+    """Write the graph with MatMulInteger for its matrix products."""
+    options = {"MatMulConstBOnly": True}
+    products = ["MatMul"]  # a Gemm becomes one first
+    quantization.quantize_dynamic(
+        source, target, op_types_to_quantize=products, nodes_to_exclude=excluded, extra_options=options, **WEIGHTS
     )
 
 

@@ -17,6 +17,7 @@ from edge_runtime.sessions import open_session
 from export.graphs import load_model, to_onnx
 from export.precision.eight_bit import is_convolutional, to_eight_bits
 from export.precision.half import to_half
+from export.precision.relu_before_pool import relu_before_pool
 from export.precision.timing import Stopwatch
 from export.precision.variants import Evidence, VariantRequest, add_variants
 from protocol.bundle import write_bundle
@@ -73,6 +74,7 @@ def bundle_of(plain: bytes) -> Outcome:
 def test_small_numbers_keep_the_interface_and_nearly_the_results(plain: bytes) -> None:
     expected = open_session(plain, "1.19").run({"samples": SAMPLES})[0]
     half, eighth = to_half(plain), to_eight_bits(plain, {"samples": SAMPLES})
+    assert eighth is not None
     for graph, size, tolerance in ((half, 0.55, 0.01), (eighth, 0.45, 0.1)):
         facts = inspect_graph(graph)
         assert (facts.inputs, facts.outputs, facts.ir_version, set(facts.opsets)) == (["samples"], ["logits"], 8, {""})
@@ -91,6 +93,7 @@ def test_products_alone_need_no_calibration() -> None:
     plain = to_onnx(Part("generate", nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 256)), tensors[:1], tensors[1:]))
     assert not is_convolutional(plain)
     small = to_eight_bits(plain, {})
+    assert small is not None
     assert len(small) < 0.4 * len(plain)
     samples = np.random.default_rng(0).standard_normal((9, 64)).astype(np.float32)
     own, theirs = (open_session(graph, "1.19").run({"samples": samples})[0] for graph in (small, plain))
@@ -170,3 +173,27 @@ def test_a_variant_of_another_name_is_no_variant() -> None:
     content["graphs"]["classify"]["variants"] = {"int4": json.loads(json.dumps(vars(variant(0.5))))}
     with pytest.raises(ManifestError, match="variants must be fp16 or int8"):
         Manifest.from_bytes(json.dumps(content).encode())
+
+
+def test_a_graph_whose_weights_come_from_outside_is_left_alone() -> None:
+    class Product(nn.Module):
+        def forward(self, samples: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return samples @ weight
+
+    inputs = PartTensor("samples", "float32", ("batch", 4), ""), PartTensor("weight.x", "float32", (4, 2), "")
+    plain = to_onnx(Part("classify", Product(), inputs, (PartTensor("logits", "float32", ("batch", 2), ""),)))
+    assert to_eight_bits(plain, {}) is None
+
+
+def test_rectifying_first_changes_nothing() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(128, 2))
+    tensors = PartTensor("samples", "float32", ("batch", *SHAPE), ""), PartTensor("logits", "float32", ("batch", 2), "")
+    plain = to_onnx(Part("classify", network, tensors[:1], tensors[1:]))
+    model = load_model(plain)
+    relu_before_pool(model, {node.name for node in model.graph.node if node.op_type == "Conv"})
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds.index("Relu") < kinds.index("MaxPool")
+    samples = np.random.default_rng(0).standard_normal((5, *SHAPE)).astype(np.float32)
+    own, theirs = (open_session(graph, "1.19").run({"samples": samples})[0] for graph in (plain, model.SerializeToString()))
+    assert np.array_equal(own, theirs)
