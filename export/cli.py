@@ -72,8 +72,6 @@ def export(**options: Any) -> None:
     with Console(stderr=True).status("exporting and comparing with torch"):
         precisions = tuple(name for name, wanted in (("fp16", request.fp16), ("int8", request.int8)) if wanted)
         extras = Extras(precisions, request.max_drop, request.training)
-            tuple(name for name, wanted in (("fp16", request.fp16), ("int8", request.int8)) if wanted), request.max_drop, request.training
-        )
         exported = export_run(run, request.out, release, key, overwrite=request.overwrite, extras=extras)
     total = sum(path.stat().st_size for path in request.out.rglob("*") if path.is_file())
     content = {"bundle": str(request.out), "digest": exported.digest, "bytes": total, "signer": key.public.fingerprint}

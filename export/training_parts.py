@@ -93,7 +93,7 @@ def _spec(name: str, tensor: Tensor) -> TensorSpec:
         STATE: "state before the step",
         NEXT_STATE: "state after the step",
         BATCH: "batch",
-        METRICS: "of the batch, before the step",
+        METRICS: "of the batch",
     }
     meaning = next((text for prefix, text in meanings.items() if name.startswith(prefix)), "fixed in a round")
     return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape, meaning)

@@ -34,8 +34,7 @@ def client(rows: int = 40) -> Participant:
 
 
 def check(name: str) -> None:
-    values = {"model": "mlp-6"} if name != "local" else {"model": "mlp-6"}
-    method = method_settings(name, values).bind(TASK)
+    method = method_settings(name, {"model": "mlp-6"}).bind(TASK)
     own = client()
     told = method.enrol(torch.from_numpy(own.samples), torch.from_numpy(own.labels))
     server = method.initial_state(0, {own.device: told})
