@@ -25,6 +25,7 @@ from export.passes.drop_unused_opsets import drop_unused_opsets
 from export.passes.expand_constants import expand_constants
 from export.passes.lower_ir import lower_ir
 from export.passes.name_tensors import name_tensors
+from export.passes.sort_nodes import sort_nodes
 from export.passes.strip_metadata import strip_metadata
 from export.simplification import simplify
 from protocol.errors import InputError
@@ -89,7 +90,7 @@ def convert(  # noqa: PLR0913, PLR0917  # what a graph is made of
 
 def clean(model: onnx.ModelProto) -> bytes:
     """Return a model that another tool has changed as ONNX bytes, without traces of that tool."""
-    for graph_pass in (strip_metadata, drop_shape_hints, drop_unused_opsets, lower_ir):
+    for graph_pass in (strip_metadata, drop_shape_hints, drop_unused_opsets, sort_nodes, lower_ir):
         graph_pass(model)
     return serialised(model)
 

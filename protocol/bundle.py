@@ -17,10 +17,12 @@ from pathlib import Path
 
 from protocol.errors import BundleError, BundleFileError, BundleSignatureError, IncompatibleVersionError, ManifestError, UnlistedFileError
 from protocol.files import read_limited, sync_folder, write_atomically
-from protocol.keys import SIGNATURE_BYTES, PrivateKey, PublicKey
+from protocol.keys import PrivateKey
 from protocol.manifest import FLOAT32, MAXIMUM_MANIFEST_BYTES, FileEntry, Manifest
 from protocol.onnx_graph import check_graph
-from protocol.trust import MAXIMUM_KEYS, Trusted, TrustPolicy
+from protocol.runtime_support import check_promises
+from protocol.signatures import MAXIMUM_SIGNATURE_FILE_BYTES, SignatureFile
+from protocol.trust import Trusted, TrustPolicy
 
 SIGNATURE_CONTEXT = b"fedtailor-bundle/1\0"  # a bundle's signature is valid for nothing else
 MANIFEST_NAME = "manifest.json"
@@ -86,7 +88,7 @@ def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes]
         raise ManifestError("a bundle must hold files", expected=sorted(graph.file for graph in manifest.graphs.values()))
     _check_graphs(complete, files)
     data = complete.to_bytes()
-    contents = {**files, MANIFEST_NAME: data, SIGNATURE_NAME: key.sign(SIGNATURE_CONTEXT + data)}
+    contents = {**files, MANIFEST_NAME: data, SIGNATURE_NAME: SignatureFile.by(key, SIGNATURE_CONTEXT + data).to_bytes()}
     directory.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
     try:
@@ -136,7 +138,7 @@ def open_bundle(directory: Path, trusted: Trusted) -> VerifiedBundle:
         BundleFileError: A listed file is missing, altered, or no plain file.
         UnsafeGraphError: A graph could do more than arithmetic.
     """
-    data = read_limited(directory / MANIFEST_NAME, MAXIMUM_MANIFEST_BYTES, BundleFileError)
+    data = _read_manifest(directory)
     signers = _check_signatures(directory, data, TrustPolicy.of(trusted))
     manifest = Manifest.from_bytes(data)
     files = _read_contents(directory, manifest)
@@ -165,6 +167,7 @@ def _check_tensors(files: Mapping[str, bytes]) -> None:
 
 def _check_graphs(manifest: Manifest, files: Mapping[str, bytes]) -> None:
     """Refuse a graph, or a variant of one, that could do more than arithmetic or is not what the manifest says."""
+    check_promises(manifest)
     for graph in manifest.graphs.values():
         for form in graph.forms():
             check_graph(files[form.file], form)
@@ -173,13 +176,10 @@ def _check_graphs(manifest: Manifest, files: Mapping[str, bytes]) -> None:
 def _check_signatures(directory: Path, manifest: bytes, policy: TrustPolicy) -> tuple[str, ...]:
     """Return the fingerprints of the policy's keys that signed the manifest, or refuse too few."""
     policy.check_time(time.time())
-    signatures = read_limited(directory / SIGNATURE_NAME, MAXIMUM_KEYS * SIGNATURE_BYTES, BundleFileError)
-    if not signatures or len(signatures) % SIGNATURE_BYTES:
-        expected = f"1 to {MAXIMUM_KEYS} signatures of {SIGNATURE_BYTES} bytes"
-        raise BundleSignatureError(f"the signatures of {directory} are malformed", expected=expected, got=f"{len(signatures)} bytes")
-    signers = policy.signers(SIGNATURE_CONTEXT + manifest, signatures)
+    found = _read_signatures(directory)
+    signers = policy.signers(SIGNATURE_CONTEXT + manifest, found.by_fingerprint())
     if len(signers) < policy.threshold:
-        known = ", ".join(PublicKey.from_hex(key).fingerprint for key in policy.keys)
+        known = ", ".join(policy.fingerprints())
         wanted = f"a signature by the key {known}" if len(policy.keys) == 1 else f"{policy.threshold} signatures by keys of {known}"
         raise BundleSignatureError(
             f"the signature of {directory} does not verify",
@@ -188,6 +188,16 @@ def _check_signatures(directory: Path, manifest: bytes, policy: TrustPolicy) -> 
             hint="the manifest was altered, or another key signed it",
         )
     return signers
+
+
+def _read_signatures(directory: Path) -> SignatureFile:
+    """Return the signatures on a bundle, whoever made them."""
+    return SignatureFile.from_bytes(read_limited(directory / SIGNATURE_NAME, MAXIMUM_SIGNATURE_FILE_BYTES, BundleFileError, one_name=True))
+
+
+def _read_manifest(directory: Path) -> bytes:
+    """Return the bytes of the manifest."""
+    return read_limited(directory / MANIFEST_NAME, MAXIMUM_MANIFEST_BYTES, BundleFileError, one_name=True)
 
 
 def add_signature(directory: Path, key: PrivateKey) -> int:
@@ -202,19 +212,11 @@ def add_signature(directory: Path, key: PrivateKey) -> int:
     Raises:
         BundleError: The bundle is not whole, or has as many signatures as there may be.
     """
-    data = read_limited(directory / MANIFEST_NAME, MAXIMUM_MANIFEST_BYTES, BundleFileError)
+    data = _read_manifest(directory)
     _read_contents(directory, Manifest.from_bytes(data))
-    signatures = read_limited(directory / SIGNATURE_NAME, MAXIMUM_KEYS * SIGNATURE_BYTES, BundleFileError)
-    if len(signatures) % SIGNATURE_BYTES:
-        raise BundleSignatureError(f"the signatures of {directory} are malformed", expected=f"{SIGNATURE_BYTES} bytes each")
-    own = key.sign(SIGNATURE_CONTEXT + data)  # the same key and bytes always give the same signature
-    each = [signatures[at : at + SIGNATURE_BYTES] for at in range(0, len(signatures), SIGNATURE_BYTES)]
-    if own not in each:
-        if len(each) == MAXIMUM_KEYS:
-            raise BundleSignatureError(f"{directory} has as many signatures as there may be", expected=f"fewer than {MAXIMUM_KEYS}")
-        write_atomically(directory / SIGNATURE_NAME, signatures + own)
-        each.append(own)
-    return len(each)
+    signed = _read_signatures(directory).with_signature(key, SIGNATURE_CONTEXT + data)
+    write_atomically(directory / SIGNATURE_NAME, signed.to_bytes())
+    return len(signed.signatures)
 
 
 def check_expiry(manifest: Manifest, now: float) -> None:
@@ -258,7 +260,7 @@ def read_listed(directory: Path, path: str, entry: FileEntry) -> bytes:
     Raises:
         BundleFileError: Missing, altered, or no plain file.
     """
-    content = read_limited(directory / path, entry.length, BundleFileError)
+    content = read_limited(directory / path, entry.length, BundleFileError, one_name=True)
     digest = hashlib.sha256(content).hexdigest()
     if len(content) != entry.length or digest != entry.sha256:
         raise BundleFileError(

@@ -77,13 +77,14 @@ def require_plain_file(path: Path, error: type[FedtailorError] = InputError) -> 
         raise error(f"{path} cannot be read", expected="a plain file", got=stat.filemode(mode))
 
 
-def read_limited(path: Path, limit: int, error: type[FedtailorError] = InputError) -> bytes:
+def read_limited(path: Path, limit: int, error: type[FedtailorError] = InputError, *, one_name: bool = False) -> bytes:
     """Return the content of a plain file of at most ``limit`` bytes; links are not followed.
 
     Args:
         path: The file.
         limit: Largest size in bytes; checked before anything is read.
         error: Class of the error to raise.
+        one_name: Whether a file that has further names (hard links) is refused: whoever holds another name can change it.
 
     Raises:
         FedtailorError: Of the class ``error``: absent, unreadable, a link, a folder, a device, or too large.
@@ -97,6 +98,8 @@ def read_limited(path: Path, limit: int, error: type[FedtailorError] = InputErro
         os.close(handle)
         raise error(f"{path} cannot be read", expected="a plain file", got=stat.filemode(facts.st_mode))
     with os.fdopen(handle, "rb") as file:
+        if one_name and facts.st_nlink != 1:
+            raise error(f"{path} has further names", expected="a file without hard links", got=f"{facts.st_nlink} names", hint="copy it")
         if facts.st_size > limit:
             raise error(f"{path} is too large", expected=f"at most {limit} bytes", got=f"{facts.st_size} bytes")
         data = file.read(limit + 1)

@@ -15,7 +15,7 @@ from protocol.console import AS_JSON
 from protocol.errors import InputError, KeyFileError
 from protocol.keys import PrivateKey, PublicKey
 from protocol.schema import encode
-from protocol.trust import FORMAT, TrustFile, TrustPolicy, check_successor, open_trusted
+from protocol.trust import FORMAT, TrustFile, TrustPolicy, follow_successors, open_trusted
 
 KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 FILE = click.Path(path_type=Path)
@@ -121,15 +121,18 @@ def _successor(request: Rotation, before: TrustPolicy) -> TrustFile:
     return TrustFile.open(request.out)
 
 
-@keys.command(epilog="Example: fedtailor keys accept next.json --trusted trust.json")
-@click.argument("successor", type=FILE)
-@click.option("--trusted", type=FILE, required=True, help="What is believed now; replaced by the successor.")
+@keys.command(epilog="Example: fedtailor keys accept version-2.json version-3.json --trusted trust.json")
+@click.argument("successors", type=FILE, nargs=-1, required=True)
+@click.option("--trusted", type=FILE, required=True, help="What is believed now; replaced by the last successor.")
 @AS_JSON
-def accept(successor: Path, trusted: Path, as_json: bool) -> None:
-    """Let the policy SUCCESSOR take the place of the trusted one, if enough of the old and of its own keys signed it."""
-    file = TrustFile.open(successor)
-    policy = check_successor(open_trusted(trusted), file, time.time())
-    file.save(trusted)
+def accept(successors: tuple[Path, ...], trusted: Path, as_json: bool) -> None:
+    """Let the policies SUCCESSORS, one after the other, take the place of the trusted one.
+
+    Each must be the next version, signed by enough keys of the one before and by enough of its own.
+    """
+    files = [TrustFile.open(path) for path in successors]
+    policy = follow_successors(open_trusted(trusted), files, time.time())
+    files[-1].save(trusted)
     click.echo(json.dumps(encode(policy)) if as_json else "\n".join([f"{trusted} is now:", *_describe(policy)]))
 
 

@@ -11,28 +11,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.errors import UnsafeGraphError
+from protocol.graph_order import NodeFacts, check_order
+from protocol.graph_sizes import check_sizes
+from protocol.graph_values import ValueFacts, compare_value, read_value
 from protocol.manifest import GraphSpec
 from protocol.onnx_tensor import TensorFacts, read_tensor
 from protocol.operators import ALLOWED_OPERATORS
-from protocol.protobuf import fields, first_text, integer, integers, message, text
+from protocol.protobuf import fields, integer, integers, message, text
 
 MAXIMUM_NODES = 100_000
 
-# ModelProto, GraphProto, NodeProto, AttributeProto, TensorProto, ValueInfoProto, OperatorSetIdProto
-MODEL_IR, MODEL_GRAPH, MODEL_OPSET, MODEL_TRAINING, MODEL_FUNCTION = 1, 7, 8, 20, 25
-GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_SPARSE = 1, 5, 11, 12, 15
-NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN = 4, 5, 7
+MAXIMUM_NAME = 512
+
+# ModelProto, GraphProto, NodeProto, AttributeProto, TensorProto, OperatorSetIdProto
+MODEL_IR, MODEL_GRAPH, MODEL_OPSET, MODEL_METADATA, MODEL_TRAINING, MODEL_FUNCTION = 1, 7, 8, 14, 20, 25
+GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_SPARSE, GRAPH_METADATA = 1, 5, 11, 12, 15, 16
+NODE_INPUT, NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN, NODE_METADATA = 1, 2, 4, 5, 7, 9
+ATTRIBUTE_NAME, ATTRIBUTE_INTEGER, ATTRIBUTE_INTEGERS = 1, 3, 8
 ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS, ATTRIBUTE_SPARSE, ATTRIBUTE_SPARSES = 5, 6, 10, 11, 22, 23
 TENSOR_EXTERNAL, TENSOR_LOCATION = 13, 14
-TENSOR_NAME = 8
-VALUE_NAME = 1
-NODE_INPUT, ATTRIBUTE_INTEGER, ATTRIBUTE_INTEGERS, INT64_TYPE = 1, 3, 8, 7
-
-# Operators whose second input is a size: the most that a constant there may ask for, in elements (padding: in rows of an axis).
-SIZED_BY = {"Expand": 2**26, "Reshape": 2**28, "Pad": 2**16}
-LONGEST_SHAPE = 64
-LARGEST_ATTRIBUTE = 2**16  # strides, paddings, axes, groups
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
+INTEGER_TYPES = (6, 7)
+
+LONGEST_SHAPE = 64
+LARGEST_ATTRIBUTE = 2**16  # axes, groups, sizes of parts
+WINDOWS = ("pads", "strides", "dilations", "kernel_shape", "output_padding", "output_shape")
+LARGEST_WINDOW = 2**12  # padding by more asks for gigabytes in two axes
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -44,22 +48,34 @@ class GraphFacts:
     opsets: dict[str, int] = field(default_factory=dict)
     operators: set[str] = field(default_factory=set)
     foreign_domains: set[str] = field(default_factory=set)
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    initialisers: set[str] = field(default_factory=set)
-    nodes: int = 0
+    input_values: list[ValueFacts] = field(default_factory=list)
+    output_values: list[ValueFacts] = field(default_factory=list)
+    nodes: list[NodeFacts] = field(default_factory=list)
+    initialisers: list[str] = field(default_factory=list)
+    constants: dict[str, list[int]] = field(default_factory=dict)
+    constant_shapes: dict[str, list[int]] = field(default_factory=dict)
     external_data: bool = False
     subgraphs: bool = False
     functions: bool = False
     sparse_tensors: bool = False
     training: bool = False
-    shapes: dict[str, list[int]] = field(default_factory=dict)
-    sized: list[tuple[str, str]] = field(default_factory=list)
+    metadata: bool = False
     largest_attribute: int = 0
+    largest_window: int = 0
+
+    @property
+    def inputs(self) -> list[str]:
+        """Return the names of the inputs."""
+        return [each.name for each in self.input_values]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Return the names of the outputs."""
+        return [each.name for each in self.output_values]
 
     def optional_inputs(self) -> list[str]:
         """Return the inputs that have a default, sorted: ONNX Runtime lets a caller leave them out."""
-        return sorted(self.initialisers.intersection(self.inputs))
+        return sorted(set(self.initialisers).intersection(self.inputs))
 
 
 def inspect_graph(data: bytes) -> GraphFacts:
@@ -82,6 +98,8 @@ def inspect_graph(data: bytes) -> GraphFacts:
             facts.functions = True
         elif number == MODEL_TRAINING:
             facts.training = True
+        elif number == MODEL_METADATA:
+            facts.metadata = True
     if graphs != 1:  # a repeated field would be merged by one reader and replaced by another
         raise UnsafeGraphError("a model must hold exactly one graph", got=str(graphs))
     return facts
@@ -100,6 +118,7 @@ def check_graph(data: bytes, spec: GraphSpec) -> None:
         "functions of its own": facts.functions,
         "sparse tensors": facts.sparse_tensors,
         "training information": facts.training,
+        "metadata": facts.metadata,  # a runtime may take settings of sessions from it
     }
     for name, found in dangers.items():
         if found:
@@ -108,19 +127,13 @@ def check_graph(data: bytes, spec: GraphSpec) -> None:
     off_list = sorted(facts.operators - ALLOWED_OPERATORS)
     if foreign or off_list:
         raise UnsafeGraphError(f"{spec.file} uses operators off the allow-list", got=", ".join([*off_list, *sorted(foreign)]))
-    _refuse_bombs(facts, spec)
+    if facts.largest_attribute > LARGEST_ATTRIBUTE or facts.largest_window > LARGEST_WINDOW:
+        expected = f"at most {LARGEST_ATTRIBUTE}, {LARGEST_WINDOW} for windows and padding"
+        got = max(facts.largest_attribute, facts.largest_window)
+        raise UnsafeGraphError(f"{spec.file} has a huge attribute", expected=expected, got=got)
     _compare_with_spec(facts, spec)
-
-
-def _refuse_bombs(facts: GraphFacts, spec: GraphSpec) -> None:
-    """Refuse constants that would make a small graph ask for any amount of memory."""
-    if facts.largest_attribute > LARGEST_ATTRIBUTE:
-        raise UnsafeGraphError(f"{spec.file} has a huge attribute", expected=f"at most {LARGEST_ATTRIBUTE}", got=facts.largest_attribute)
-    for operator, name in facts.sized:
-        sizes = [abs(size) for size in facts.shapes.get(name, ())]
-        asked = math.prod(max(size, 1) for size in sizes) if operator != "Pad" else sum(sizes)
-        if asked > SIZED_BY[operator]:
-            raise UnsafeGraphError(f"{spec.file}: {operator} asks for too much", expected=f"at most {SIZED_BY[operator]}", got=asked)
+    check_order(facts.nodes, facts.inputs, facts.initialisers, facts.outputs)
+    check_sizes(facts.nodes, facts.constants, facts.constant_shapes)
 
 
 def _compare_with_spec(facts: GraphFacts, spec: GraphSpec) -> None:
@@ -137,6 +150,8 @@ def _compare_with_spec(facts: GraphFacts, spec: GraphSpec) -> None:
     for name, (expected, got) in pairs.items():
         if expected != got:
             raise UnsafeGraphError(f"{spec.file}: {name} differ from the manifest", expected=expected, got=got)
+    for value, stated in zip([*facts.input_values, *facts.output_values], [*spec.inputs, *spec.outputs], strict=True):
+        compare_value(spec.file, value, stated)
 
 
 def _read_opset(data: memoryview, facts: GraphFacts) -> None:
@@ -147,6 +162,8 @@ def _read_opset(data: memoryview, facts: GraphFacts) -> None:
             domain = text(value)
         elif number == OPSET_VERSION:
             version = integer(value)
+    if domain in facts.opsets or (domain in DEFAULT_DOMAINS and facts.opsets.keys() & set(DEFAULT_DOMAINS)):
+        raise UnsafeGraphError("a model names one domain's operator set twice", got=domain or "ai.onnx")
     facts.opsets[domain] = version
 
 
@@ -154,47 +171,72 @@ def _read_graph(data: memoryview, facts: GraphFacts) -> None:
     """Note nodes, initialisers, inputs and outputs."""
     for number, value in fields(data):
         if number == GRAPH_NODE:
-            facts.nodes += 1
-            if facts.nodes > MAXIMUM_NODES:
+            if len(facts.nodes) == MAXIMUM_NODES:
                 raise UnsafeGraphError("a graph has too many nodes", expected=f"at most {MAXIMUM_NODES}")
-            _read_node(message(value), facts)
+            facts.nodes.append(_read_node(message(value), facts))
         elif number == GRAPH_INITIALIZER:
             tensor = _read_tensor(message(value), facts)
-            if tensor is not None and tensor.data_type == INT64_TYPE and tensor.name:
-                facts.shapes[tensor.name] = tensor.sizes() if math.prod(tensor.dims) <= LONGEST_SHAPE else []
-            facts.initialisers.add(first_text(message(value), TENSOR_NAME))
+            if tensor is not None:
+                facts.initialisers.append(tensor.name)
+                facts.constant_shapes[tensor.name] = tensor.dims
+                if (sizes := _short_integers(tensor)) is not None:
+                    facts.constants[tensor.name] = sizes
         elif number == GRAPH_SPARSE:
             facts.sparse_tensors = True
+        elif number == GRAPH_METADATA:
+            facts.metadata = True
         elif number in (GRAPH_INPUT, GRAPH_OUTPUT):
-            names = facts.inputs if number == GRAPH_INPUT else facts.outputs
-            names.append(first_text(message(value), VALUE_NAME))
+            (facts.input_values if number == GRAPH_INPUT else facts.output_values).append(read_value(message(value)))
 
 
-def _read_node(data: memoryview, facts: GraphFacts) -> None:
-    """Note a node's operator, domain, what its attributes hide, and which input says a size."""
-    inputs = [text(value) for number, value in fields(data) if number == NODE_INPUT]
+def _short_integers(tensor: TensorFacts) -> list[int] | None:
+    """Return the values of a tensor that may be a size, or None."""
+    possible = tensor.data_type in INTEGER_TYPES and math.prod(tensor.dims) <= LONGEST_SHAPE
+    return tensor.sizes() if possible else None
+
+
+def _read_node(data: memoryview, facts: GraphFacts) -> NodeFacts:
+    """Return a node, and note its operator, its domain and what its attributes hide."""
+    names: dict[int, list[str]] = {NODE_INPUT: [], NODE_OUTPUT: [], NODE_OPERATOR: [], NODE_DOMAIN: []}
+    constant = None
     for number, value in fields(data):
-        if number == NODE_OPERATOR:
-            facts.operators.add(text(value))
-            if text(value) in SIZED_BY and len(inputs) > 1:
-                facts.sized.append((text(value), inputs[1]))
-        elif number == NODE_DOMAIN and text(value) not in DEFAULT_DOMAINS:
-            facts.foreign_domains.add(text(value))
+        if number in names:
+            names[number].append(text(value))
+        elif number == NODE_METADATA:
+            facts.metadata = True
         elif number == NODE_ATTRIBUTE:
-            _read_attribute(message(value), facts)
+            own = _read_attribute(message(value), facts)
+            constant = constant if own is None else own
+    facts.operators.update(names[NODE_OPERATOR])
+    facts.foreign_domains.update(domain for domain in names[NODE_DOMAIN] if domain not in DEFAULT_DOMAINS)
+    if len(names[NODE_OPERATOR]) != 1:
+        raise UnsafeGraphError("a node must have one operator", got=", ".join(names[NODE_OPERATOR]) or "none")
+    if any(len(name) > MAXIMUM_NAME for name in (*names[NODE_INPUT], *names[NODE_OUTPUT])):
+        raise UnsafeGraphError("a name in a graph is too long", expected=f"at most {MAXIMUM_NAME} characters")
+    return NodeFacts(names[NODE_OPERATOR][0], tuple(names[NODE_INPUT]), tuple(names[NODE_OUTPUT]), constant)
 
 
-def _read_attribute(data: memoryview, facts: GraphFacts) -> None:
-    """Note tensors and graphs inside an attribute."""
+def _read_attribute(data: memoryview, facts: GraphFacts) -> tuple[int, ...] | None:
+    """Note tensors, graphs and numbers inside an attribute, and return the few integers that it holds, if it does."""
+    numbers: list[int] = []
+    name, found = "", None
     for number, value in fields(data):
-        if number in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS):
-            _read_tensor(message(value), facts)
+        if number == ATTRIBUTE_NAME:
+            name = text(value)
+        elif number in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS):
+            tensor = _read_tensor(message(value), facts)
+            found = _short_integers(tensor) if tensor is not None else None
         elif number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
             facts.subgraphs = True
         elif number in (ATTRIBUTE_SPARSE, ATTRIBUTE_SPARSES):
             facts.sparse_tensors = True
         elif number in (ATTRIBUTE_INTEGER, ATTRIBUTE_INTEGERS):
-            facts.largest_attribute = max([facts.largest_attribute, *map(abs, integers(value))])
+            numbers += integers(value)
+    largest = max(map(abs, numbers), default=0)
+    if name in WINDOWS:
+        facts.largest_window = max(facts.largest_window, largest)
+    facts.largest_attribute = max(facts.largest_attribute, largest)
+    return tuple(numbers) if numbers else None if found is None else tuple(found)
 
 
 def _read_tensor(data: memoryview, facts: GraphFacts) -> TensorFacts | None:

@@ -37,8 +37,9 @@ class TensorFacts:
     values: int = 0
 
     def sizes(self) -> list[int]:
-        """Return the values of an int64 tensor."""
-        return self.integers if self.raw is None else [number for (number,) in struct.iter_unpack("<q", self.raw)]
+        """Return the values of an int32 or int64 tensor."""
+        layout = "<q" if DTYPES[self.data_type] == "int64" else "<i"
+        return self.integers if self.raw is None else [number for (number,) in struct.iter_unpack(layout, self.raw)]
 
 
 def read_tensor(data: memoryview) -> TensorFacts:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from protocol.errors import IncompatibleVersionError, KeyFileError
 from protocol.files import read_limited, write_atomically
-from protocol.keys import SIGNATURE_BYTES, PrivateKey, PublicKey, is_public_key
+from protocol.keys import PrivateKey, PublicKey, is_public_key
 from protocol.schema import SchemaError, decode, parse_json, to_json
 
 FORMAT = "fedtailor-trust/1"
@@ -57,16 +57,19 @@ class TrustPolicy:
         """Return a policy as it is, and a lone key as 1 of 1."""
         return trusted if isinstance(trusted, TrustPolicy) else cls((trusted.hex,))
 
-    def signers(self, message: bytes, signatures: bytes) -> tuple[str, ...]:
+    def fingerprints(self) -> tuple[str, ...]:
+        """Return the fingerprints of the keys, in their order."""
+        return tuple(PublicKey.from_hex(key).fingerprint for key in self.keys)
+
+    def signers(self, message: bytes, signatures: Mapping[str, bytes]) -> tuple[str, ...]:
         """Return the fingerprints of the policy's keys that signed the message, each once.
 
         Args:
             message: What is signed.
-            signatures: Signatures of 64 bytes each, one after the other, in any order.
+            signatures: Fingerprint of a key -> its signature of 64 bytes.
         """
-        each = [signatures[at : at + SIGNATURE_BYTES] for at in range(0, len(signatures), SIGNATURE_BYTES)]
         keys = map(PublicKey.from_hex, self.keys)
-        return tuple(key.fingerprint for key in keys if any(key.verify(message, signature) for signature in each))
+        return tuple(key.fingerprint for key in keys if key.verify(message, signatures.get(key.fingerprint, b"")))
 
     def check_time(self, now: float) -> None:
         """Refuse a policy whose time is over.
@@ -127,9 +130,13 @@ class TrustFile:
         return replace(self, signatures={**self.signatures, **added})
 
     def signers_in(self, policy: TrustPolicy) -> tuple[str, ...]:
-        """Return the fingerprints of a policy's keys that signed this one."""
+        """Return the fingerprints of a policy's keys that signed this one.
+
+        Raises:
+            KeyFileError: A key or a signature is malformed.
+        """
         try:
-            signatures = b"".join(bytes.fromhex(text) for text in self.signatures.values() if len(text) == 2 * SIGNATURE_BYTES)
+            signatures = {PublicKey.from_hex(key).fingerprint: bytes.fromhex(text) for key, text in self.signatures.items()}
         except ValueError as error:
             raise KeyFileError("a signature of the trust policy is not in hexadecimal") from error
         return policy.signers(CONTEXT + self.policy.to_bytes(), signatures)
@@ -150,22 +157,21 @@ def open_trusted(path: Path) -> Trusted:
     return TrustFile.open(path).policy if begins == b"{" else PublicKey.open(path)
 
 
-def check_successor(trusted: Trusted, successor: TrustFile, now: float) -> TrustPolicy:
-    """Return the successor's policy if it may take the place of the trusted one.
+def check_successor(trusted: Trusted, successor: TrustFile) -> TrustPolicy:
+    """Return the successor's policy if it may take the place of the trusted one; its time is another question.
 
     Args:
         trusted: What is believed now.
         successor: What asks to be believed.
-        now: Seconds since 1970.
 
     Raises:
         KeyFileError: Not the next version, or too few signatures of the old or of the new keys.
-        IncompatibleVersionError: It has expired.
     """
     old = TrustPolicy.of(trusted)
     expected = old.version + 1 if isinstance(trusted, TrustPolicy) else successor.policy.version
     if successor.policy.version != expected:
-        raise KeyFileError("the trust policy is not the next one", expected=f"version {expected}", got=successor.policy.version)
+        hint = "policies are accepted one after the other, and never an older one"
+        raise KeyFileError("the trust policy is not the next one", expected=f"version {expected}", got=successor.policy.version, hint=hint)
     for name, policy in (("old", old), ("new", successor.policy)):
         signers = successor.signers_in(policy)
         if len(signers) < policy.threshold:
@@ -173,5 +179,29 @@ def check_successor(trusted: Trusted, successor: TrustFile, now: float) -> Trust
             raise KeyFileError(
                 f"too few {name} keys signed the trust policy", expected=f"at least {policy.threshold}", got=len(signers), hint=hint
             )
-    successor.policy.check_time(now)
     return successor.policy
+
+
+def follow_successors(trusted: Trusted, successors: Sequence[TrustFile], now: float) -> TrustPolicy:
+    """Return the last of a chain of policies, each of which the one before lets take its place.
+
+    One in the middle may have expired: a device that slept through its time must still find the way to the last one. Those of
+    versions that are believed already are passed over, so the whole history may be offered to every device.
+
+    Args:
+        trusted: What is believed now.
+        successors: In the order of their versions.
+        now: Seconds since 1970.
+
+    Raises:
+        KeyFileError: A link is missing, or has too few signatures, or nothing is newer than what is believed.
+        IncompatibleVersionError: The last one has expired.
+    """
+    reached = trusted
+    for successor in successors:
+        if isinstance(reached, TrustPolicy) and successor.policy.version <= reached.version and successor is not successors[-1]:
+            continue
+        reached = check_successor(reached, successor)
+    policy = TrustPolicy.of(reached)
+    policy.check_time(now)
+    return policy
