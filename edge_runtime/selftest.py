@@ -17,6 +17,7 @@ from edge_runtime.child import ChildOutcome, Limits, at_stage, run_child
 from protocol.bundle import MANIFEST_NAME, read_listed
 from protocol.errors import BundleFileError, FedtailorError, IncompatibleVersionError, MissingExtraError, SelfTestError
 from protocol.files import read_limited
+from protocol.golden import GOLDEN_NAME, LOGITS, SAMPLES
 from protocol.manifest import MAXIMUM_MANIFEST_BYTES, Manifest
 
 if TYPE_CHECKING:  # the parent needs no numpy: what it starts may be what is broken
@@ -26,8 +27,6 @@ if TYPE_CHECKING:  # the parent needs no numpy: what it starts may be what is br
     Array = NDArray[np.generic]
 
 Run = Callable[[Mapping[str, Any]], list[Any]]
-GOLDEN_NAME = "selftest.safetensors"
-SAMPLES, LOGITS = "samples", "logits"
 ENTRY_OF_GOLDEN = {"features": "features", "embedding": "embed", LOGITS: "classify"}
 BUNDLE_COPIES = 8  # a session holds weights, packed weights and the bytes they came from, while others are still open
 

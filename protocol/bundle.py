@@ -17,6 +17,7 @@ from pathlib import Path
 
 from protocol.errors import BundleError, BundleFileError, BundleSignatureError, IncompatibleVersionError, ManifestError, UnlistedFileError
 from protocol.files import read_limited, sync_folder, write_atomically
+from protocol.golden import GOLDEN_NAME, check_golden
 from protocol.keys import PrivateKey
 from protocol.manifest import FLOAT32, MAXIMUM_MANIFEST_BYTES, FileEntry, Manifest
 from protocol.onnx_graph import check_graph
@@ -26,6 +27,7 @@ from protocol.trust import Trusted, TrustPolicy
 
 SIGNATURE_CONTEXT = b"fedtailor-bundle/1\0"  # a bundle's signature is valid for nothing else
 MANIFEST_NAME = "manifest.json"
+TENSORS_SUFFIX = ".safetensors"
 SIGNATURE_NAME = "manifest.sig"
 
 
@@ -87,6 +89,7 @@ def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes]
     if not files:  # a manifest may lack its files only until here
         raise ManifestError("a bundle must hold files", expected=sorted(graph.file for graph in manifest.graphs.values()))
     _check_graphs(complete, files)
+    _check_tensors(complete, files)
     data = complete.to_bytes()
     contents = {**files, MANIFEST_NAME: data, SIGNATURE_NAME: SignatureFile.by(key, SIGNATURE_CONTEXT + data).to_bytes()}
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -152,17 +155,22 @@ def _read_contents(directory: Path, manifest: Manifest) -> dict[str, bytes]:
     _refuse_unlisted(directory, manifest)
     files = {path: read_listed(directory, path, entry) for path, entry in manifest.files.items()}
     _check_graphs(manifest, files)
-    _check_tensors(files)
+    _check_tensors(manifest, files)
     return files
 
 
-def _check_tensors(files: Mapping[str, bytes]) -> None:
-    """Refuse a file of tensors that is malformed; golden outputs may be of any size."""
+def _check_tensors(manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    """Refuse tensors that are malformed, and golden ones that are not what the graphs take and give."""
     from protocol.tensors import TensorLimits, decode_tensors  # needs numpy, which a doctor may find broken
 
+    if GOLDEN_NAME not in files:
+        hint = "export it again"
+        raise BundleFileError("the bundle brings no golden samples", expected=f"a listed file {GOLDEN_NAME}", hint=hint)
     for path, content in files.items():
-        if path.endswith(".safetensors"):
-            decode_tensors(content, TensorLimits(magnitude=None), BundleFileError)
+        if path.endswith(TENSORS_SUFFIX):
+            tensors = decode_tensors(content, TensorLimits(magnitude=None), BundleFileError)
+            if path == GOLDEN_NAME:
+                check_golden(manifest, tensors)
 
 
 def _check_graphs(manifest: Manifest, files: Mapping[str, bytes]) -> None:

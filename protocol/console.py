@@ -37,10 +37,15 @@ class ErrorGroup(click.Group):
             ctx.exit(refused.exit_code)
 
 
+def plain(text: str) -> str:
+    """Return a text that cannot move a cursor, break a line or turn its direction: it may come from whoever made a bundle."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def report(error: FedtailorError, *, as_json: bool) -> None:
     """Print an error for people or for machines."""
     if not as_json:
-        click.echo(f"error: {error.sentence()}", err=True)
+        click.echo(f"error: {plain(error.sentence())}", err=True)
         return
     fields = {
         name: None if value is None else str(value)

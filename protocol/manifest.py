@@ -21,6 +21,8 @@ FILE_NAME = re.compile(
 )
 MAXIMUM_FILES = 256
 MAXIMUM_SAMPLE_VALUES = 2**26
+MAXIMUM_VALUES, MAXIMUM_AXES = 2**28, 16  # of one input or output
+SAMPLES = "samples"  # the input that every graph on raw samples has
 RUNTIME = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?")
 NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]{1,200}")  # no control characters, none that turn text around
 FLOAT32, PRECISIONS = "fp32", ("fp16", "int8")
@@ -48,6 +50,11 @@ class TensorSpec:
     shape: tuple[int | str, ...]
     meaning: str
     optional: bool = False
+
+    def is_possible(self) -> bool:
+        """Tell whether its sizes are positive, few, and small enough for one tensor."""
+        sizes = [size for size in self.shape if isinstance(size, int)]
+        return len(self.shape) <= MAXIMUM_AXES and all(size > 0 for size in sizes) and math.prod(sizes) <= MAXIMUM_VALUES
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,7 @@ class Manifest:
         """Refuse a manifest that contradicts itself."""
         for holds, what, got in self._conditions():
             if not holds:
-                raise ManifestError(f"the manifest is wrong: {what}", got=str(got)[:80])
+                raise ManifestError(f"the manifest is wrong: {what}", got=repr(got)[:80])  # hostile text must not reach a terminal as it is
 
     def _conditions(self) -> list[tuple[bool, str, object]]:
         """Return what must hold, how to say it, and what there is."""
@@ -226,6 +233,8 @@ class Manifest:
             (total <= MAXIMUM_BUNDLE_BYTES, f"all files together must stay below {MAXIMUM_BUNDLE_BYTES} bytes", total),
             (named <= self.files.keys() or not self.files, "every graph must be a listed file", sorted(named - self.files.keys())),
             (precisions <= set(PRECISIONS), f"variants must be {' or '.join(PRECISIONS)}", sorted(precisions)),
+            (all(path.endswith(".onnx") for path in named), "every graph must be an .onnx file", sorted(named)),
+            (not self._impossible(), "sizes must be possible", self._impossible()),
             ("classify" in self.graphs, "there must be an entry point classify", sorted(self.graphs)),
             (self.raw_input.minimum < self.raw_input.maximum, "the raw range must not be empty", self.raw_input),
             (
@@ -243,7 +252,23 @@ class Manifest:
             (self.raw_input.dtype in RAW_DTYPES, f"raw samples must be {' or '.join(RAW_DTYPES)}", self.raw_input.dtype),
             (all(graph.outputs for graph in self.graphs.values()), "every graph must have outputs", sorted(self.graphs)),
             (not misshapen, "embed and features must give one vector a sample", misshapen),
+            (
+                not self._misfed(),
+                f"raw samples are {self.raw_input.dtype} {list(self.raw_input.shape)}, a graph takes other samples",
+                self._misfed(),
+            ),
         ]
+
+    def _impossible(self) -> list[str]:
+        """Return the inputs and outputs that nobody could hold in memory."""
+        tensors = [(name, tensor) for name, graph in self.graphs.items() for tensor in (*graph.inputs, *graph.outputs)]
+        return [f"{name}.{tensor.name}" for name, tensor in tensors if not tensor.is_possible()]
+
+    def _misfed(self) -> list[str]:
+        """Return the graphs that take other samples than the raw input says."""
+        raw = self.raw_input
+        fed = [(name, tensor) for name, graph in self.graphs.items() for tensor in graph.inputs if tensor.name == SAMPLES]
+        return [name for name, tensor in fed if (tensor.dtype, tensor.shape[1:]) != (raw.dtype, raw.shape)]
 
     def feature_dimension(self) -> int:
         """Return the length D of the features that prototypes are made of.

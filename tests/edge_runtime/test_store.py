@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -23,7 +24,7 @@ from edge_runtime.opened import opened_bundle
 from edge_runtime.selftest import SelfTestReport, check_selftest
 from edge_runtime.store import BundleStore, StoreSettings
 from edge_runtime.store_journal import read_journal, write_journal
-from protocol.bundle import open_bundle, write_bundle
+from protocol.bundle import open_bundle
 from protocol.errors import (
     BundleError,
     BundleFileError,
@@ -40,6 +41,7 @@ from protocol.files import write_atomically
 from protocol.keys import PrivateKey
 from tests.edge_runtime.stores import computed_here
 from tests.edge_runtime.tiny import golden, raw_samples, write_tiny
+from tests.protocol.samples import sign_as
 from tests.source_tree import ROOT
 
 SETTINGS = StoreSettings(trial_uses=3, trial_seconds=0, wait_seconds=0.3)
@@ -148,11 +150,13 @@ def test_a_bundle_that_computes_otherwise_is_bad_for_ever(store: BundleStore, ma
 def test_a_bundle_without_golden_samples_is_refused_but_not_called_bad(
     store: BundleStore, make: MakeBundle, release_key: PrivateKey
 ) -> None:
-    opened = open_bundle(make(), release_key.public)
-    files = {path: data for path, data in opened.files.items() if path != "selftest.safetensors"}
-    write_bundle(store.path.parent / "bare", opened.manifest, files, release_key)
+    bare = make()
+    (bare / "selftest.safetensors").unlink()
+    content = json.loads((bare / "manifest.json").read_bytes())
+    del content["files"]["selftest.safetensors"]
+    sign_as(bare, json.dumps(content).encode(), release_key)
     with pytest.raises(BundleFileError, match="no golden samples"):
-        store.install(store.path.parent / "bare")
+        store.install(bare)
     assert store.status().journal.bad == ()
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from protocol.bundle import SIGNATURE_CONTEXT
+from protocol.keys import PrivateKey
 from protocol.manifest import GraphSpec, Manifest, MethodEntry, Parity, RawInput, TensorSpec
 from protocol.messages import EvaluationReport, GlobalPrototypes, Message, PrototypeUpdate, Receipt
+from protocol.signatures import SignatureFile
+from protocol.tensors import encode_tensors
 
 
 def varint(value: int) -> bytes:
@@ -95,8 +100,19 @@ def manifest() -> Manifest:
     )
 
 
+def sign_as(folder: Path, manifest_bytes: bytes, *keys: PrivateKey) -> None:
+    """Write a manifest into a bundle's folder, signed by these keys."""
+    message = SIGNATURE_CONTEXT + manifest_bytes
+    signed = SignatureFile.by(keys[0], message)
+    for key in keys[1:]:
+        signed = signed.with_signature(key, message)
+    (folder / "manifest.json").write_bytes(manifest_bytes)
+    (folder / "manifest.sig").write_bytes(signed.to_bytes())
+
+
 def bundle_files() -> dict[str, bytes]:
-    return {"graphs/classify.onnx": ModelParts().to_bytes(), "README.md": b"# tiny\n"}
+    golden = encode_tensors({"samples": np.full((2, 3), 0.5, np.float32), "logits": np.zeros((2, 2), np.float32)})
+    return {"graphs/classify.onnx": ModelParts().to_bytes(), "README.md": b"# tiny\n", "selftest.safetensors": golden}
 
 
 def prototype_update(**changes: object) -> PrototypeUpdate:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.bundle import SIGNATURE_CONTEXT, check_expiry, open_bundle, write_bundle
+from protocol.bundle import check_expiry, open_bundle, write_bundle
 from protocol.errors import (
     BundleError,
     BundleFileError,
@@ -20,7 +20,8 @@ from protocol.errors import (
     UnsafeGraphError,
 )
 from protocol.keys import PrivateKey
-from tests.protocol.samples import ModelParts, bundle_files, manifest
+from protocol.signatures import SignatureFile
+from tests.protocol.samples import ModelParts, bundle_files, manifest, sign_as
 
 KEY = PrivateKey(bytes(range(32)))
 
@@ -33,8 +34,7 @@ def bundle(tmp_path: Path) -> Path:
 
 def sign_again(bundle: Path, data: bytes) -> None:
     """Replace the manifest and sign it with the right key."""
-    (bundle / "manifest.json").write_bytes(data)
-    (bundle / "manifest.sig").write_bytes(KEY.sign(SIGNATURE_CONTEXT + data))
+    sign_as(bundle, data, KEY)
 
 
 def test_a_bundle_comes_back(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_file_that_is_not_the_listed_one_is_refused(bundle: Path, tmp_path: Pa
     elif change == "folder":
         path.mkdir()
     elif change != "missing":
-        path.write_bytes(content + b"x" if change == "longer" else content[:-1])
+        path.write_bytes(content + b"x" if change == "longer" else content[:-2])
     with pytest.raises(BundleError):
         open_bundle(bundle, KEY.public)
 
@@ -82,7 +82,7 @@ def test_another_key_is_refused(bundle: Path) -> None:
 
 def test_a_signature_for_something_else_is_refused(bundle: Path) -> None:
     data = (bundle / "manifest.json").read_bytes()
-    (bundle / "manifest.sig").write_bytes(KEY.sign(b"fedtailor-message/1\0" + data))
+    (bundle / "manifest.sig").write_bytes(SignatureFile.by(KEY, b"fedtailor-message/1\0" + data).to_bytes())
     with pytest.raises(BundleSignatureError):
         open_bundle(bundle, KEY.public)
 

@@ -80,7 +80,7 @@ def test_a_private_key_is_not_shown(run: Run, release: Path) -> None:
 def test_verify_and_inspect(run: Run, release: Path) -> None:
     assert "is whole" in run("bundle", "verify", "bundle", "--trusted", "release.pub").stdout
     verified = answer(run("bundle", "verify", "bundle", "--trusted", "release.pub", "--json"))
-    assert verified["files"] == 2
+    assert verified["files"] == 3
     shown = run("bundle", "inspect", "bundle", "--trusted", "release.pub").stdout
     assert "cat, dog" in shown
     assert "float32 [3], 0 to 1" in shown

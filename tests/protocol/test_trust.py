@@ -18,7 +18,7 @@ from protocol.console import ErrorGroup
 from protocol.errors import BundleError, BundleSignatureError, IncompatibleVersionError, KeyFileError
 from protocol.keys import PrivateKey
 from protocol.keys_cli import keys
-from protocol.trust import FORMAT, TrustFile, TrustPolicy, check_successor, open_trusted
+from protocol.trust import FORMAT, TrustFile, TrustPolicy, check_successor, follow_successors, open_trusted
 from tests.protocol.samples import ModelParts, bundle_files, initializer, manifest
 
 A, B, C, D = (PrivateKey(bytes([seed] * 32)) for seed in range(1, 5))
@@ -56,29 +56,54 @@ def test_a_broken_bundle_is_not_vouched_for(tmp_path: Path) -> None:
 
 def test_a_successor_needs_old_and_new_owners() -> None:
     old, new = policy(A, B, C), policy(B, C, D, version=2)
-    assert check_successor(old, successor(new, B, C), NOW) == new  # both are owners of either
-    assert check_successor(old, successor(new, A, B, D), NOW) == new
+    assert check_successor(old, successor(new, B, C)) == new  # both are owners of either
+    assert check_successor(old, successor(new, A, B, D)) == new
     for signers, who in (((A, B), "new"), ((C, D), "old"), ((D,), "old"), ((), "old")):
         with pytest.raises(KeyFileError, match=f"too few {who} keys"):
-            check_successor(old, successor(new, *signers), NOW)
+            check_successor(old, successor(new, *signers))
 
 
 def test_there_is_no_way_back_and_no_way_around() -> None:
     old = policy(A, B, version=3)
     for version in (2, 3, 5):
         with pytest.raises(KeyFileError, match="not the next one"):
-            check_successor(old, successor(policy(A, B, version=version), A, B), NOW)
+            check_successor(old, successor(policy(A, B, version=version), A, B))
     file = successor(policy(A, B, version=4), A, B)
     with pytest.raises(KeyFileError, match="too few"):
-        check_successor(old, replace(file, policy=policy(A, B, threshold=1, version=4)), NOW)  # signatures of another policy
-    with pytest.raises(IncompatibleVersionError, match="expired"):
-        check_successor(old, successor(policy(A, B, version=4, expires=999), A, B), NOW)
+        check_successor(old, replace(file, policy=policy(A, B, threshold=1, version=4)))  # signatures of another policy
 
 
 def test_a_lone_key_may_hand_over_to_a_policy() -> None:
-    assert check_successor(A.public, successor(policy(A, B), A, B), NOW).threshold == 2
+    assert check_successor(A.public, successor(policy(A, B), A, B)).threshold == 2
     with pytest.raises(KeyFileError, match="too few old"):
-        check_successor(A.public, successor(policy(B, C), B, C), NOW)
+        check_successor(A.public, successor(policy(B, C), B, C))
+
+
+def chain(*steps: TrustPolicy) -> list[TrustFile]:
+    """Return successors that everybody signed."""
+    return [successor(step, A, B, C, D) for step in steps]
+
+
+def test_a_device_that_slept_finds_its_way_through_a_chain() -> None:
+    old = policy(A, B, version=1)
+    steps = policy(A, C, version=2, expires=999), policy(C, D, version=3, expires=2_000)
+    assert follow_successors(old, chain(*steps), NOW) == steps[1]  # the middle one has expired, the last has not
+    assert follow_successors(steps[0], chain(*steps), NOW) == steps[1]  # the whole history may be offered
+    with pytest.raises(KeyFileError, match="expected version 2, got 3"):
+        follow_successors(old, chain(steps[1]), NOW)
+    with pytest.raises(KeyFileError, match="expected version 4, got 3"):
+        follow_successors(steps[1], chain(*steps), NOW)
+    with pytest.raises(IncompatibleVersionError, match="expired"):
+        follow_successors(old, chain(steps[0]), NOW)
+    with pytest.raises(IncompatibleVersionError, match="expired"):
+        follow_successors(old, chain(*steps), 2_001.0)
+
+
+def test_a_chain_is_as_strong_as_its_weakest_link() -> None:
+    old, first, last = policy(A, B), policy(A, C, version=2), policy(C, D, version=3)
+    with pytest.raises(KeyFileError, match="too few old keys"):
+        follow_successors(old, [successor(first, A, C), successor(last, C, D)], NOW)  # B did not let go
+    assert follow_successors(old, [successor(first, A, B, C), successor(last, A, C, D)], NOW) == last
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from export.precision.half import to_half
 from export.precision.relu_before_pool import relu_before_pool
 from export.precision.timing import Stopwatch
 from export.precision.variants import Evidence, VariantRequest, add_variants
+from export.selftest import golden_samples
 from protocol.bundle import write_bundle
 from protocol.errors import BundleFileError, InputError, ManifestError, RunFolderError
 from protocol.keys import PrivateKey
@@ -68,7 +69,8 @@ def bundle_of(plain: bytes) -> Outcome:
         tuple(sorted(facts.operators)),
         Parity((1,), 1e-5, 1e-4, 0.0, None),
     )
-    return replace(manifest(), raw_input=RawInput("uint8", SHAPE, 0.0, 255.0, ""), graphs={"classify": spec}), {spec.file: plain}
+    content = replace(manifest(), raw_input=RawInput("uint8", SHAPE, 0.0, 255.0, ""), graphs={"classify": spec})
+    return content, {spec.file: plain, "selftest.safetensors": golden_samples(content, {spec.file: plain})}
 
 
 def test_small_numbers_keep_the_interface_and_nearly_the_results(plain: bytes) -> None:
