@@ -9,7 +9,7 @@ from __future__ import annotations
 
 ALLOWED_OPERATORS = frozenset(
     """
-    Abs Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose Cos DequantizeLinear Div
+    Abs Add And ArgMax AveragePool BatchNormalization Cast CastLike Clip Concat Constant Conv ConvTranspose Cos DequantizeLinear Div
     DynamicQuantizeLinear Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements Gemm GlobalAveragePool Greater
     GreaterOrEqual HardSigmoid HardSwish Identity InstanceNormalization IsNaN LayerNormalization LeakyRelu Less LessOrEqual
     Log LogSoftmax MatMul MatMulInteger Max MaxPool Mean Min Mish Mul Neg Not Or PRelu Pad Pow QuantizeLinear Reciprocal
