@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from export.card import model_card
+from export.card import data_entry, model_card
 from export.graphs import to_onnx
 from export.parity import check_parity
 from export.precision.timing import Stopwatch
@@ -19,7 +18,7 @@ from export.selftest import golden_samples
 from export.training_parts import training_parts
 from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
-from protocol.manifest import FORMAT, GraphSpec, Manifest, MethodEntry, Personalization, RawInput, TensorSpec
+from protocol.manifest import FORMAT, DataEntry, GraphSpec, Manifest, MethodEntry, Personalization, RawInput, TensorSpec
 from protocol.onnx_graph import inspect_graph
 from trainer.data.datasets import load_dataset
 from trainer.data.federation import FederatedData, split_dataset
@@ -66,6 +65,7 @@ class Origin:
         personalization: How a device tailors its classifier, or None.
         created: Seconds since 1970, UTC.
         producer: Versions of what made the bundle.
+        data: What it was trained on, or None.
     """
 
     method: MethodEntry
@@ -73,6 +73,7 @@ class Origin:
     personalization: Personalization | None
     created: int
     producer: dict[str, str]
+    data: DataEntry | None = None
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,10 @@ def export_run(
         personalization=_personalization(run, settings),
         created=run.ended(),
         producer={package: versions[package] for package in PRODUCERS},
+        data=data_entry(run),
     )
     parts = method.parts(run.final_state())
-    manifest, files = bundle_from_parts(parts, origin, release, lambda manifest: model_card(manifest, run))
+    manifest, files = bundle_from_parts(parts, origin, release)
     verdicts: list[Verdict] = []
     extras = extras or Extras()
     if extras.precisions or extras.training:
@@ -136,6 +138,7 @@ def export_run(
             steps = training_parts(method, run.final_state(), data.participants[0], release.target_runtime)
             manifest = replace(manifest, graphs={**manifest.graphs, **steps.graphs})
             files.update(steps.files)
+    files["README.md"] = model_card(manifest, files, run)  # last, for it tells of everything else
     return Exported(write_bundle(directory, manifest, files, key, overwrite=overwrite), tuple(verdicts))
 
 
@@ -146,16 +149,13 @@ def _evidence(run: Run, data: FederatedData) -> Evidence:
     return Evidence(samples[chosen], made_up_devices(data, run.config.split))
 
 
-def bundle_from_parts(
-    parts: tuple[Part, ...], origin: Origin, release: Release, card: Callable[[Manifest], bytes]
-) -> tuple[Manifest, dict[str, bytes]]:
-    """Return the manifest, still without its list of files, and the files by path: graphs, golden samples, model card.
+def bundle_from_parts(parts: tuple[Part, ...], origin: Origin, release: Release) -> tuple[Manifest, dict[str, bytes]]:
+    """Return the manifest, still without its list of files, and the files by path: graphs and golden samples.
 
     Args:
         parts: One for each entry point.
         origin: Where they come from.
         release: What the person who releases the bundle decides.
-        card: Makes the model card, Markdown in UTF-8.
 
     Raises:
         InputError: A module uses what cannot be translated.
@@ -164,7 +164,6 @@ def bundle_from_parts(
     files, graphs = export_parts(parts, release.target_runtime)
     manifest = _manifest(origin, graphs, release)
     files["selftest.safetensors"] = golden_samples(manifest, files)
-    files["README.md"] = card(manifest)
     return manifest, files
 
 
@@ -221,6 +220,7 @@ def _manifest(origin: Origin, graphs: dict[str, GraphSpec], release: Release) ->
         target=release.target,
         coordinator_key=release.coordinator_key,
         producer=origin.producer,
+        data=origin.data,
     )
 
 

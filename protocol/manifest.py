@@ -170,6 +170,25 @@ class MethodEntry:
 
 
 @dataclass(frozen=True)
+class DataEntry:
+    """What the bundle was trained on.
+
+    Attributes:
+        name: Name for people.
+        participants: Clients that took part.
+        training_samples: Samples that they trained on, all together.
+        new_devices: Clients that it was scored on.
+        partition: How the data became clients.
+    """
+
+    name: str
+    participants: int
+    training_samples: int
+    new_devices: int
+    partition: str
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The whole manifest.
 
@@ -189,6 +208,7 @@ class Manifest:
         target: Hardware group that the bundle is for; ``any`` for all.
         coordinator_key: Public key, in hexadecimal, that signs what a coordinator sends; None when there is none.
         producer: Versions of what made the bundle.
+        data: What it was trained on; None when the bundle came from no run.
     """
 
     format: str
@@ -206,6 +226,7 @@ class Manifest:
     target: str
     coordinator_key: str | None
     producer: Mapping[str, str]
+    data: DataEntry | None = None
 
     def __post_init__(self) -> None:
         """Refuse a manifest that contradicts itself."""
@@ -246,7 +267,11 @@ class Manifest:
             (math.prod(self.raw_input.shape) <= MAXIMUM_SAMPLE_VALUES, "a raw sample must be of a possible size", self.raw_input.shape),
             (self.bundle_version >= 1, "the bundle's version must be at least 1", self.bundle_version),
             (bool(RUNTIME.fullmatch(self.minimum_onnxruntime)), "the oldest ONNX Runtime must be a version", self.minimum_onnxruntime),
-            (bool(NAME.fullmatch(self.name)), "the name must be a short line of text", self.name),
+            (
+                all(map(NAME.fullmatch, self._texts())),
+                "the name, the target and what names data must be short lines of text",
+                self._texts(),
+            ),
             (all(NAME.fullmatch(name) for name in self.classes), "class names must be short lines of text", self.classes),
             (len(self.files) <= MAXIMUM_FILES, f"there must be at most {MAXIMUM_FILES} files", len(self.files)),
             (self.raw_input.dtype in RAW_DTYPES, f"raw samples must be {' or '.join(RAW_DTYPES)}", self.raw_input.dtype),
@@ -258,6 +283,10 @@ class Manifest:
                 self._misfed(),
             ),
         ]
+
+    def _texts(self) -> list[str]:
+        """Return what people read on one line."""
+        return [self.name, self.target, self.method.name, *([self.data.name, self.data.partition] if self.data else [])]
 
     def _impossible(self) -> list[str]:
         """Return the inputs and outputs that nobody could hold in memory."""
