@@ -46,10 +46,9 @@ def model_card(manifest: Manifest, files: Mapping[str, bytes], run: Run) -> byte
 def _summary(manifest: Manifest, run: Run) -> list[str]:
     """Return what this is in two sentences."""
     way = manifest.personalization
-    makes = f"a classifier for each {way.scope}, from unlabelled samples, without training" if way else "one classifier for all"
-    return [
-        f"{escape(manifest.method.name)}, trained on {escape(data_entry(run).name)}: {makes}. Nothing of the training data is in the bundle."
-    ]
+    makes = f"a classifier for each {way.scope}, from unlabelled samples alone" if way else "one classifier for all"
+    trained = f"{escape(manifest.method.name)}, trained on {escape(data_entry(run).name)}"
+    return [f"{trained}: {makes}. No training data is in the bundle."]
 
 
 def _use(manifest: Manifest) -> list[str]:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.bundle import VerifiedBundle
+from protocol.errors import BundleFileError
 from protocol.initializers import read_initializers
 from protocol.manifest import Manifest
 from protocol.schema import JsonValue, encode
+from protocol.tensors import Array, TensorLimits, decode_tensors
 
 ABSENT = "absent"
 FROM_FILES = ("files", "graphs")  # compared by content below
@@ -36,9 +38,10 @@ def compare_bundles(first: VerifiedBundle, second: VerifiedBundle) -> list[Chang
         if before == after:
             continue
         changes.append(Change(path, _content(before), _content(after)))
-        if before is not None and after is not None and path.endswith(".onnx"):
-            changes += _weights(path, before, after)
-    return changes
+        if before is not None and after is not None and path.endswith((".onnx", ".safetensors")):
+            changes += _weights(path, *map(read_initializers if path.endswith(".onnx") else _read_tensors, (before, after)))
+    sizes = [sum(map(len, each.files.values())) for each in (first, second)]
+    return changes if sizes[0] == sizes[1] else [*changes, Change("size", *(f"{size:,} bytes" for size in sizes))]
 
 
 def operator_configuration(manifest: Manifest) -> str:
@@ -63,9 +66,13 @@ def _content(data: bytes | None) -> str:
     return ABSENT if data is None else f"{len(data)} bytes, {hashlib.sha256(data).hexdigest()[:12]}"
 
 
-def _weights(path: str, before: bytes, after: bytes) -> Iterator[Change]:
-    """Yield constants of a graph that differ, with their largest difference where shapes agree."""
-    old, new = read_initializers(before), read_initializers(after)
+def _read_tensors(data: bytes) -> Mapping[str, Array]:
+    """Return the tensors of a checked file."""
+    return decode_tensors(data, TensorLimits(magnitude=None), BundleFileError)
+
+
+def _weights(path: str, old: Mapping[str, Array], new: Mapping[str, Array]) -> Iterator[Change]:
+    """Yield tensors of a file that differ, with their largest difference where shapes agree."""
     for name in sorted({*old, *new}):
         first, second = old.get(name), new.get(name)
         if first is None or second is None or first.shape != second.shape or first.dtype != second.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,7 +11,21 @@ import click
 from protocol.errors import FedtailorError, InputError
 
 AS_JSON_KEY = "protocol.console.as_json"
+BUNDLE_CODES = {
+    "0": "done",
+    "2": "wrong usage",
+    "20-29": "bad bundle",
+    "40": "expired, or for another version",
+    "72": "bad key or policy file",
+}
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def epilog(*examples: str, codes: Mapping[str, str] = BUNDLE_CODES) -> str:
+    """Return what stands below a command's options: examples, and its exit codes."""
+    shown = ", ".join(f"{code} {meaning}" for code, meaning in codes.items())
+    head = "Example" if len(examples) == 1 else "Examples"
+    return "\n".join(["\b", f"{head}:", *(f"  {example}" for example in examples), "", "", f"Exit codes: {shown}."])
 
 
 class ErrorGroup(click.Group):

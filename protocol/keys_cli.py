@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from protocol.console import AS_JSON
+from protocol.console import AS_JSON, epilog
 from protocol.errors import InputError, KeyFileError
 from protocol.keys import PrivateKey, PublicKey
 from protocol.schema import encode
@@ -19,6 +19,7 @@ from protocol.trust import FORMAT, TrustFile, TrustPolicy, follow_successors, op
 
 KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 FILE = click.Path(path_type=Path)
+KEY_CODES = {"0": "done", "2": "wrong usage", "10": "bad input", "40": "expired", "72": "bad key or policy file, or too few signatures"}
 THRESHOLD = click.option("--threshold", type=click.IntRange(min=1), required=True, help="How many of the keys must sign.")
 EXPIRES = click.option("--expires", type=click.IntRange(min=1), help="Seconds since 1970 after which devices believe it no longer.")
 
@@ -41,7 +42,7 @@ def keys() -> None:
     """Make and show keys, and say how many of which must sign."""
 
 
-@keys.command(epilog="Example: fedtailor keys new release --out keys")
+@keys.command(epilog=epilog("fedtailor keys new release --out keys", codes=KEY_CODES))
 @click.argument("name")
 @click.option("--out", type=click.Path(path_type=Path), default=Path(), help="Folder; the present one when left out.")
 @AS_JSON
@@ -60,7 +61,7 @@ def new(name: str, out: Path, as_json: bool) -> None:
     click.echo(json.dumps(content) if as_json else f"made {private_path} and {public_path}, fingerprint {private.public.fingerprint}")
 
 
-@keys.command(epilog="Example: fedtailor keys show keys/release.pub")
+@keys.command(epilog=epilog("fedtailor keys show keys/release.pub", codes=KEY_CODES))
 @click.argument("path", type=click.Path(path_type=Path))
 @AS_JSON
 def show(path: Path, as_json: bool) -> None:
@@ -73,7 +74,7 @@ def show(path: Path, as_json: bool) -> None:
         click.echo(json.dumps(content) if as_json else f"{trusted.fingerprint}  {trusted.hex}")
 
 
-@keys.command(epilog="Example: fedtailor keys trust keys/a.pub keys/b.pub keys/c.pub --threshold 2 --out trust.json")
+@keys.command(epilog=epilog("fedtailor keys trust keys/a.pub keys/b.pub keys/c.pub --threshold 2 --out trust.json", codes=KEY_CODES))
 @click.argument("public", nargs=-1, required=True, type=FILE)
 @THRESHOLD
 @EXPIRES
@@ -88,7 +89,11 @@ def trust(public: tuple[Path, ...], threshold: int, expires: int | None, out: Pa
     click.echo(json.dumps(encode(policy)) if as_json else "\n".join([f"wrote {out}", *_describe(policy)]))
 
 
-@keys.command(epilog="Example: fedtailor keys rotate trust.json keys/b.pub keys/d.pub --sign keys/a.key --sign keys/b.key --out next.json")
+@keys.command(
+    epilog=epilog(
+        "fedtailor keys rotate trust.json keys/b.pub keys/d.pub --sign keys/a.key --sign keys/b.key --out next.json", codes=KEY_CODES
+    )
+)
 @click.argument("old", type=FILE)
 @click.argument("public", nargs=-1, type=FILE)
 @click.option("--threshold", type=click.IntRange(min=1), help="How many of the keys must sign; as before when left out.")
@@ -121,7 +126,7 @@ def _successor(request: Rotation, before: TrustPolicy) -> TrustFile:
     return TrustFile.open(request.out)
 
 
-@keys.command(epilog="Example: fedtailor keys accept version-2.json version-3.json --trusted trust.json")
+@keys.command(epilog=epilog("fedtailor keys accept version-2.json version-3.json --trusted trust.json", codes=KEY_CODES))
 @click.argument("successors", type=FILE, nargs=-1, required=True)
 @click.option("--trusted", type=FILE, required=True, help="What is believed now; replaced by the last successor.")
 @AS_JSON

@@ -237,6 +237,7 @@ class Manifest:
     def _conditions(self) -> list[tuple[bool, str, object]]:
         """Return what must hold, how to say it, and what there is."""
         named = {form.file for graph in self.graphs.values() for form in graph.forms()}
+        variants = [each for graph in self.graphs.values() for each in graph.variants.values()]
         precisions = {precision for graph in self.graphs.values() for precision in graph.variants}
         bad_names = [path for path in self.files if not FILE_NAME.fullmatch(path)]
         bad_entries = [
@@ -253,6 +254,12 @@ class Manifest:
             (not bad_entries, "a file's length or digest is not possible", bad_entries),
             (total <= MAXIMUM_BUNDLE_BYTES, f"all files together must stay below {MAXIMUM_BUNDLE_BYTES} bytes", total),
             (named <= self.files.keys() or not self.files, "every graph must be a listed file", sorted(named - self.files.keys())),
+            (
+                all(RUNTIME.fullmatch(each.minimum_onnxruntime) for each in variants),
+                "a variant's oldest ONNX Runtime must be a version",
+                variants,
+            ),
+            (all(each.seconds > 0 and each.seconds_float32 > 0 for each in variants), "a variant's seconds must be positive", variants),
             (precisions <= set(PRECISIONS), f"variants must be {' or '.join(PRECISIONS)}", sorted(precisions)),
             (all(path.endswith(".onnx") for path in named), "every graph must be an .onnx file", sorted(named)),
             (not self._impossible(), "sizes must be possible", self._impossible()),

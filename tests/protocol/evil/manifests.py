@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.protocol.evil.drafts import GRAPH, NOW, Changes, F, Json, Kind, M, V, drop, pair, put, swap
+from tests.protocol.evil.drafts import GRAPH, NOW, Changes, F, G, Json, Kind, M, V, drop, pair, put, swap
 from tests.protocol.samples import manifest
 
 MALFORMED = "manifest is malformed"
@@ -75,6 +75,16 @@ def shape_of(side: str) -> Callable[..., Changes]:
     return lambda value: put("graphs", "classify", side, 0, "shape", value)
 
 
+def variant(key: str, value: Any) -> Changes:
+    """Return a bundle with a variant of its graph, of which the manifest states something else."""
+    spec = GOOD["graphs"]["classify"]
+    own = {"file": SMALL, **{name: spec[name] for name in ("opset", "ir_version", "operators")}, "minimum_onnxruntime": "1.19"}
+    own |= {"accuracy": 0.9, "accuracy_float32": 0.9, "seconds": 0.1, "seconds_float32": 0.2, "worst_absolute_difference": 0.0}
+    files = {"files": lambda files: files.__setitem__(SMALL, files[GRAPH])}
+    return {**files, **put("graphs", "classify", "variants", {"int8": {**own, key: value}})}
+
+
+SMALL = "graphs/classify.int8.onnx"
 CLASSES, NAME, CREATED, RUNTIME = place("classes"), place("name"), place("bundle_version"), place("minimum_onnxruntime")
 RAW_SHAPE, RAW_DTYPE = place("raw_input", "shape"), place("raw_input", "dtype")
 
@@ -142,5 +152,9 @@ KINDS: dict[str, Kind] = {
     "an input of a terabyte": pair(shape_of("inputs"), ["N", 2**40], ["N", 3], M, "sizes must be possible"),
     "an output with a negative size": pair(shape_of("outputs"), ["N", -2], ["N", 2], M, "sizes must be possible"),
     "an input of a hundred axes": pair(shape_of("inputs"), ["N"] * 100, ["N", 3], M, "sizes must be possible"),
+    "a variant for a runtime that is no version": pair(variant, ("minimum_onnxruntime", "x"), ("seconds", 0.1), M, "variant's oldest"),
+    "a variant that takes no time": pair(variant, ("seconds_float32", 0.0), ("seconds", 0.1), M, "variant's seconds"),
+    "a variant of other operators than listed": pair(variant, ("operators", ["Relu"]), ("seconds", 0.1), G, "int8.onnx: operators differ"),
+    "a variant too new for its runtime": pair(variant, ("minimum_onnxruntime", "1.13"), ("seconds", 0.1), V, "int8.onnx is too new"),
     "no parity": pair(place("graphs", "classify", "parity"), None, GOOD["graphs"]["classify"]["parity"], M, "parity: expected an object"),
 }
