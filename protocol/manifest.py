@@ -293,7 +293,7 @@ class Manifest:
 
     def _texts(self) -> list[str]:
         """Return what people read on one line."""
-        return [self.name, self.target, self.method.name, *([self.data.name, self.data.partition] if self.data else [])]
+        return [self.target, self.method.name, *([self.data.name, self.data.partition] if self.data else [])]
 
     def _impossible(self) -> list[str]:
         """Return the inputs and outputs that nobody could hold in memory."""

@@ -131,6 +131,7 @@ KINDS: dict[str, Kind] = {
     "a class name that moves the cursor": pair(CLASSES, ["cat", "dog\x1b[2J"], ["cat", "dog[2J"], M, "class names must be short lines"),
     "other classes than the graph has": pair(CLASSES, ["cat", "dog", "fox"], ["cat", "fox"], F, "golden logits do not fit"),
     "a name with a line feed": pair(NAME, "tiny\nsigned by: everybody", "tiny signed by: nobody", M, "short line of text"),
+    "a method that clears the screen": pair(place("method", "name"), "fedavg\x1bc", "fedavg", M, "named by short lines of text"),
     "an empty name": pair(NAME, "", "t", M, "short line of text"),
     "an empty raw range": pair(place("raw_input", "maximum"), 0.0, 1.0, M, "raw range must not be empty"),
     "a raw range that golden samples leave": pair(place("raw_input", "maximum"), 0.4, 0.6, F, "golden samples leave the raw range"),
