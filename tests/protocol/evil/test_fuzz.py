@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.bundle import open_bundle
 from protocol.bundle_page import describe_bundle
-from protocol.errors import BundleError, BundleFileError, BundleSignatureError, IncompatibleVersionError
+from protocol.errors import BundleError, BundleFileError, BundleSignatureError, IncompatibleVersionError, ManifestError
 from tests.protocol.evil.drafts import GOLDEN, GRAPH, KEY, Changes, Draft, signed
 from tests.protocol.samples import bundle_files, manifest
 
@@ -66,14 +66,16 @@ def test_a_damaged_manifest_that_is_signed(data: st.DataObject) -> None:
 
 @given(damage(signed(TEXT)))
 def test_damaged_signatures_never_count(data: bytes) -> None:
-    good = signed(TEXT)
     with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bundle"
         try:
-            opened = Draft(text=lambda _: TEXT, signature=lambda _: data).open(Path(folder) / "bundle")
-        except BundleError as error:
-            assert isinstance(error, (BundleSignatureError, BundleFileError)) or "lists no file" in str(error)
-        else:
-            raise AssertionError(f"{opened.digest} opened; signatures {data!r} against {good!r}")
+            Draft(text=lambda _: TEXT, signature=lambda _: data).open(path)
+        except (BundleSignatureError, BundleFileError):
+            return
+        except ManifestError:  # the text lists no file: so far comes only what is signed
+            assert json.loads(data) == json.loads(signed(TEXT))
+            return
+        pytest.fail("a manifest without files opened")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sig", GRAPH, GOLDEN, "README.md"])
