@@ -65,7 +65,9 @@ from trainer.models.registry import build_model
 from trainer.optimisation import cross_entropy, log_frequencies, sgd_step
 
 LOG_PRIOR = "log_prior"
-WEIGHT_SPREAD = 4.0  # the parity gate draws weights of up to so many times 1/sqrt(fan-in): larger ones would only test cancellation
+# The parity gate draws weights of up to so many times 1/sqrt(fan-in): with it signals keep their size through any number of ReLU
+# layers (He et al., "Delving deep into rectifiers", 2015). Larger ones grow layer by layer and only test float32's rounding.
+WEIGHT_SPREAD = math.sqrt(6)
 
 
 @dataclass(frozen=True)
