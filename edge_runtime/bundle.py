@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_runtime.samples import check_samples
+from edge_runtime.samples import SampleGate
+from edge_runtime.session_settings import SessionSettings
 from edge_runtime.sessions import Session, open_session
+from edge_runtime.sources import ROWS_AT_A_TIME, Source
 from protocol.bundle import check_expiry, open_bundle
-from protocol.errors import EmptySupportSetError, NumericalError
+from protocol.errors import NumericalError
 from protocol.keys import PublicKey
-from protocol.manifest import Manifest
+from protocol.manifest import GraphSpec, Manifest
+from protocol.onnx_writer import with_constants
 
 if TYPE_CHECKING:
     from edge_runtime.classifier import Classifier
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
-ROWS_AT_A_TIME = 256  # bounds the memory of a call
+DEFAULT_SETTINGS = SessionSettings()
+
+logger = logging.getLogger(__name__)
 
 
 class Bundle:
@@ -30,27 +38,30 @@ class Bundle:
     Graphs are loaded when first used, from the bytes that were hashed.
     """
 
-    def __init__(self, path: Path, trusted: PublicKey) -> None:
+    def __init__(self, path: Path, trusted: PublicKey, settings: SessionSettings = DEFAULT_SETTINGS) -> None:
         self._verified = open_bundle(path, trusted)
         check_expiry(self.manifest, time.time())
+        self.settings = settings
+        self.gate = SampleGate(self.manifest.raw_input)
         self.path = path
         self.trusted = trusted
         self._sessions: dict[str, Session] = {}
 
     @classmethod
-    def open(cls, path: str | Path, trusted: str | Path | PublicKey) -> Bundle:
+    def open(cls, path: str | Path, trusted: str | Path | PublicKey, settings: SessionSettings = DEFAULT_SETTINGS) -> Bundle:
         """Open and verify a bundle.
 
         Args:
             path: The bundle's folder.
             trusted: The public key, or its file, of whoever releases bundles.
+            settings: Threads and execution providers of its sessions.
 
         Raises:
             BundleError: Altered, incomplete, or signed by another key.
             IncompatibleVersionError: Expired, or ONNX Runtime is too old.
             KeyFileError: The key file cannot be used.
         """
-        return cls(Path(path), trusted if isinstance(trusted, PublicKey) else PublicKey.open(Path(trusted)))
+        return cls(Path(path), trusted if isinstance(trusted, PublicKey) else PublicKey.open(Path(trusted)), settings)
 
     @property
     def manifest(self) -> Manifest:
@@ -69,9 +80,25 @@ class Bundle:
             BundleError: The bundle has none of that name.
         """
         if entry_point not in self._sessions:
-            graph = self._verified.graph(entry_point)
-            self._sessions[entry_point] = open_session(graph, self.manifest.minimum_onnxruntime)
+            self._sessions[entry_point] = self._open(entry_point, self._verified.graph(entry_point))
         return self._sessions[entry_point]
+
+    def baked_session(self, entry_point: str, weights: Mapping[str, Floats]) -> Session:
+        """Return a session of its own in which some of the graph's inputs are constants.
+
+        Args:
+            entry_point: The graph.
+            weights: Name of an input -> its value.
+
+        Raises:
+            BundleError: The bundle has no such entry point, or the graph no such inputs.
+        """
+        return self._open(entry_point, with_constants(self._verified.graph(entry_point), weights))
+
+    def _open(self, entry_point: str, graph: bytes) -> Session:
+        """Return a session with the settings of this bundle."""
+        threads = self.settings.threads_for(len(graph) + _fed_bytes(self.manifest.graphs[entry_point]))
+        return open_session(graph, self.manifest.minimum_onnxruntime, threads, self.settings.providers)
 
     def embed(self, samples: Array) -> Floats:
         """Return distribution embeddings (N, E) float32 of raw samples (N, *shape)."""
@@ -81,36 +108,44 @@ class Bundle:
         """Return features (N, D) float32 of raw samples (N, *shape), for class prototypes."""
         return self._map_rows("features", samples)
 
-    def personalize(self, unlabelled: Array) -> Classifier:
+    def personalize(self, unlabelled: Source, *, correct: bool = False, bake: bool = False) -> Classifier:
         """Return a classifier tailored to a device's own unlabelled samples.
 
         Args:
-            unlabelled: Raw samples, (N, *shape), N at least 1; ``manifest.personalization.support_size`` of them suffice.
+            unlabelled: Raw samples: an array (N, *shape), a path (image, ``.npy``, ``.npz``, or a folder of these), or an
+                iterable of samples or arrays. ``manifest.personalization.support_size`` of them suffice; with fewer, or where
+                they look unlike what the bundle takes, the classifier's ``advice`` says so and a warning is logged.
+            correct: Whether to correct predictions for this device's class prior, estimated from the same samples.
+            bake: Whether to make the generated weights constants: slower to make, faster to use.
 
         Raises:
             EmptySupportSetError: No sample.
-            InputError: Samples of another shape or dtype, or not finite.
+            InputError: Samples that do not fit (see ``SampleGate.accept``), or a correction without a calibration.
             NumericalError: The bundle's graphs gave no usable weights.
         """
         from edge_runtime.classifier import Classifier  # it needs this module too
         from edge_runtime.personalizer import tailor
 
-        check_samples(unlabelled, self.manifest.raw_input)
-        if len(unlabelled) == 0:
-            way = self.manifest.personalization
-            expected = f"about {way.support_size} samples" if way else "at least one sample"
-            raise EmptySupportSetError("there is no sample to personalise from", expected=expected, got="none")
-        return Classifier(self, tailor(self, unlabelled))
+        tailored = tailor(self, unlabelled, correct=correct)
+        for sentence in tailored.advice:
+            logger.warning("%s", sentence)
+        return Classifier(self, tailored, bake=bake)
 
     def _map_rows(self, entry_point: str, samples: Array) -> Floats:
         """Return an entry point's output for all samples, a bounded number of rows at a time."""
-        check_samples(samples, self.manifest.raw_input)
+        accepted = self.gate.accept(samples)
         session = self.session(entry_point)
-        pieces = [session.run({"samples": samples[at : at + ROWS_AT_A_TIME]})[0] for at in range(0, len(samples), ROWS_AT_A_TIME)]
+        pieces = [session.run({"samples": accepted[at : at + ROWS_AT_A_TIME]})[0] for at in range(0, len(accepted), ROWS_AT_A_TIME)]
         if not pieces:
             width = self.manifest.graphs[entry_point].outputs[0].shape[1]
             return np.empty((0, int(width)), np.float32)
-        result = np.concatenate(pieces)
+        result = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         if not np.isfinite(result).all():
             raise NumericalError(f"the graph {entry_point} gave NaN or infinity", hint="are the samples in the raw range?")
         return result
+
+
+def _fed_bytes(graph: GraphSpec) -> int:
+    """Return the bytes of a graph's inputs of fixed size: weights, four bytes an entry."""
+    fixed = [math.prod(int(size) for size in spec.shape) for spec in graph.inputs if not any(isinstance(size, str) for size in spec.shape)]
+    return 4 * sum(fixed)

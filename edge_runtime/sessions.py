@@ -1,7 +1,7 @@
 """The one module that touches ONNX Runtime: sessions with the settings that suit a small device.
 
-One thread: at these sizes a second one gains nothing, and spinning wastes a whole core between calls. No arena and no
-memory pattern: memory must not grow with the batch sizes seen. No option is ever read from a bundle.
+No spinning: it wastes a whole core between calls. No arena and no memory pattern: memory must not grow with the batch
+sizes seen. No option is ever read from a bundle; how many threads, and which providers, the caller says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import BundleError, IncompatibleVersionError, MissingExtraError
+from protocol.errors import BundleError, IncompatibleVersionError, InputError, MissingExtraError
 
 try:
     import onnxruntime
@@ -24,33 +24,58 @@ LOG_ERRORS_ONLY = 3
 Array = NDArray[np.generic]
 
 
+CPU = "CPUExecutionProvider"
+
+
 @dataclass(frozen=True)
 class Session:
-    """A loaded graph."""
+    """A loaded graph.
+
+    Attributes:
+        input_names: The graph's inputs, in its order.
+        output_names: The graph's outputs, in its order.
+        threads: Threads of one call.
+        providers: Execution providers in use, the preferred first.
+    """
 
     _session: Any
     input_names: tuple[str, ...]
+    output_names: list[str]
+    threads: int
+    providers: tuple[str, ...]
 
     def run(self, feeds: Mapping[str, Array]) -> list[NDArray[np.float32]]:
-        """Return the outputs, in the graph's order, for inputs by name."""
-        outputs: list[NDArray[np.float32]] = self._session.run(None, feeds)
+        """Return the outputs, in the graph's order, for inputs by name. Several threads may call at once."""
+        outputs: list[NDArray[np.float32]] = self._session.run(self.output_names, feeds)  # without names they are listed anew each time
         return outputs
 
 
-def open_session(graph: bytes, minimum_version: str, threads: int = 1, providers: Sequence[str] = ("CPUExecutionProvider",)) -> Session:
+def open_session(graph: bytes, minimum_version: str, threads: int = 1, providers: Sequence[str] = ()) -> Session:
     """Load a graph from the bytes that were verified.
 
     Args:
         graph: An ONNX model.
         minimum_version: Oldest ONNX Runtime that the bundle says can load it.
         threads: Threads of one call.
-        providers: Execution providers, the preferred first.
+        providers: Execution providers, the preferred first; the CPU's follows in any case.
 
     Raises:
         IncompatibleVersionError: This ONNX Runtime is older.
+        InputError: It has no such provider.
         BundleError: ONNX Runtime refuses the graph.
     """
     check_runtime(minimum_version)
+    wanted = [*(name for name in _checked(providers) if name != CPU), CPU]
+    try:
+        session = onnxruntime.InferenceSession(graph, session_options(threads), providers=wanted)
+    except Exception as error:  # ONNX Runtime raises classes of its own without a common root
+        raise BundleError("ONNX Runtime refuses a graph", got=str(error)[:300], hint="export the bundle again for this runtime") from error
+    inputs, outputs = ([each.name for each in values] for values in (session.get_inputs(), session.get_outputs()))
+    return Session(session, tuple(inputs), outputs, threads, tuple(session.get_providers()))
+
+
+def session_options(threads: int) -> Any:
+    """Return ONNX Runtime's options as every session here has them."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -58,11 +83,17 @@ def open_session(graph: bytes, minimum_version: str, threads: int = 1, providers
     options.enable_mem_pattern = False
     options.log_severity_level = LOG_ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        session = onnxruntime.InferenceSession(graph, options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime raises classes of its own without a common root
-        raise BundleError("ONNX Runtime refuses a graph", got=str(error)[:300], hint="export the bundle again for this runtime") from error
-    return Session(session, tuple(each.name for each in session.get_inputs()))
+    return options
+
+
+def _checked(providers: Sequence[str]) -> Sequence[str]:
+    """Return providers that this ONNX Runtime has."""
+    available = onnxruntime.get_available_providers()
+    missing = [name for name in providers if name not in available]
+    if missing:
+        hint = "install the ONNX Runtime package that holds it"
+        raise InputError("ONNX Runtime has no such provider", expected=" or ".join(available), got=missing[0], hint=hint)
+    return providers
 
 
 def check_runtime(minimum_version: str) -> None:

@@ -1,8 +1,8 @@
 """Strict JSON <-> frozen dataclasses, by their type hints.
 
-Nothing is guessed: an unknown key, a missing one whose field has no default, another type, a number that is not finite, a repeated key or deep nesting
-is refused, and the place of the fault is named. Supported: str, int, float, bool, None | T, Literal, tuple[T, ...],
-Mapping[str, T], nested dataclasses, and JsonValue for free-form settings.
+Nothing is guessed: an unknown key, a missing one whose field has no default, another type, a number that is not finite, a
+repeated key or deep nesting is refused, and the place of the fault is named. Supported: str, int, float, bool, None | T,
+Literal, tuple[T, ...], Mapping[str, T], nested dataclasses, and JsonValue for free-form settings.
 """
 
 from __future__ import annotations
