@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,21 +50,15 @@ class Classifier:
         self._each_its_own = way is not None and way.scope == "sample"
         self._classes = np.array(bundle.manifest.classes)
         self._gate = bundle.gate
-        self._set_correction()
         if bake and self._each_its_own:
             raise InputError("each sample makes its own weights", expected="scope device for baking", hint="leave bake out")
-        self._session = bundle.baked_session("classify", self._fed) if bake and self._fed else bundle.session("classify")
-        if bake:
-            self._fed = {}
-
-    def _set_correction(self) -> None:
-        """Set what is fed, and what is done to scores afterwards: a graph that adds a log prior corrects by itself."""
-        correction = self.tailored.correction
-        self._fed = dict(self.tailored.weights)
+        weights, correction = dict(tailored.weights), tailored.correction
         self._scale = 1.0 if correction is None else correction.scale
         self._shift = None if correction is None else correction.shift / np.float32(correction.scale)
-        if LOG_PRIOR in self._fed and self._shift is not None:
-            self._fed[LOG_PRIOR], self._shift = self._shift, None
+        if LOG_PRIOR in weights and self._shift is not None:  # a graph that adds a log prior corrects by itself
+            weights[LOG_PRIOR], self._shift = self._shift, None
+        self._session = bundle.baked_session("classify", weights) if bake and weights else bundle.session("classify")
+        self._fed: Mapping[str, Array] = {} if bake else weights
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -187,9 +182,9 @@ def check_saved(folder: Path, saved: PersonalFolder, bundle: Bundle) -> None:
     stored = way is not None and way.scope == "device"
     inputs = manifest.graphs["classify"].inputs if stored else ()
     check_shapes(folder, made.weights, {spec.name: spec.shape for spec in inputs if spec.name != "samples"})
-    size = None if way is None else way.embedding_dimension
+    size = -1 if way is None else way.embedding_dimension  # no tensor has that size
     extra = {"embedding": made.embedding, "covariance": made.covariance, "running mean": saved.running_mean}
-    wanted = {"embedding": (size,), "covariance": (size, size), "running mean": (size,)}
+    wanted: dict[str, tuple[int | str, ...]] = {"embedding": (size,), "covariance": (size, size), "running mean": (size,)}
     given = {name: tensor for name, tensor in extra.items() if tensor is not None}
     check_shapes(folder, given, {name: wanted[name] for name in given})
     if made.correction is not None:

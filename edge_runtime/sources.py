@@ -47,10 +47,12 @@ def batches(source: Source, raw: RawInput) -> Iterator[NamedBatch]:
         return _slices(source, gate)
     if isinstance(source, str | Path):
         return _grouped(_from_path(Path(source), gate))
-    if not isinstance(source, Iterable):
+    try:
+        items = iter(source)
+    except TypeError as error:
         expected = "an array, a path, or an iterable of arrays"
-        raise InputError("there are no samples in this", expected=expected, got=type(source).__name__)
-    return _grouped(_numbered(source, gate))
+        raise InputError("there are no samples in this", expected=expected, got=type(source).__name__) from error
+    return _grouped(_numbered(items, gate))
 
 
 def _slices(samples: Array, gate: SampleGate) -> Iterator[NamedBatch]:
@@ -74,7 +76,7 @@ def _numbered(items: Iterable[Array], gate: SampleGate) -> Iterator[NamedBatch]:
 
 def as_batch(item: Array, gate: SampleGate) -> Array:
     """Return a single sample (*shape) as an array (1, *shape), anything else as it is."""
-    return item[None] if isinstance(item, np.ndarray) and item.shape == gate.shape else item
+    return item[None] if getattr(item, "shape", None) == gate.shape else item
 
 
 def _from_path(path: Path, gate: SampleGate) -> Iterator[NamedBatch]:

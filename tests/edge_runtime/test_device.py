@@ -92,7 +92,7 @@ def test_wrong_samples_are_refused_each_with_its_own_class(bundle: Bundle, suppo
         (support.reshape(len(support), 64), SampleShapeError),
         (support.astype(np.float64), SampleDtypeError),
         (np.full(support.shape, np.nan, np.float32), SampleNotFiniteError),
-            (support.astype(np.int16) - 1, SampleRangeError),
+        (support.astype(np.int16) - 1, SampleRangeError),
         (np.array([["a"]]), SampleDtypeError),
         (np.array(3, np.uint8), SampleShapeError),
     ]
