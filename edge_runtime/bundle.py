@@ -131,6 +131,23 @@ class Bundle:
             logger.warning("%s", sentence)
         return Classifier(self, tailored, bake=bake)
 
+    def distribution_signature(self, samples: Source, labels: NDArray[np.integer] | None = None) -> Floats:
+        """Return what a device's data look like, (S,) float32, normalised by constants of the training data.
+
+        Args:
+            samples: Raw samples; see ``personalize``.
+            labels: Their class indices, (N,): needed where the bundle asks for class frequencies, refused where it does not.
+
+        Raises:
+            BundleError: The bundle has no distribution signature.
+            EmptySupportSetError: No sample.
+            NotAllowedError: Labels, where devices use samples alone.
+            InputError: Samples or labels that do not fit.
+        """
+        from edge_runtime.signature_source import measure_source
+
+        return measure_source(self, samples, labels)
+
     def _map_rows(self, entry_point: str, samples: Array) -> Floats:
         """Return an entry point's output for all samples, a bounded number of rows at a time."""
         accepted = self.gate.accept(samples)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from export.card import model_card
+from export.device_statistics import with_device_statistics
 from export.graphs import to_onnx
 from export.parity import check_parity
 from export.selftest import golden_samples
@@ -85,7 +86,7 @@ def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, 
     )
     parts = method.parts(run.final_state())
     manifest, files = bundle_from_parts(parts, origin, release, lambda manifest: model_card(manifest, run))
-    return write_bundle(directory, manifest, files, key, overwrite=overwrite)
+    return write_bundle(directory, with_device_statistics(manifest, files, run), files, key, overwrite=overwrite)
 
 
 def bundle_from_parts(
