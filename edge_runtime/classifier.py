@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,12 +58,22 @@ class Classifier:
         if LOG_PRIOR in weights and self._shift is not None:  # a graph that adds a log prior corrects by itself
             weights[LOG_PRIOR], self._shift = self._shift, None
         self._session = bundle.baked_session("classify", weights) if bake and weights else bundle.session("classify")
+        self._constants: Mapping[str, Floats] = weights
         self._fed: Mapping[str, Array] = {} if bake else weights
 
     @property
     def advice(self) -> tuple[str, ...]:
         """Return sentences about a support set that may not serve; none if it was fine."""
         return self.tailored.advice
+
+    @property
+    def session_threads(self) -> int:
+        """Return the threads of one call."""
+        return self._session.threads
+
+    def bare_session(self) -> Callable[[Mapping[str, Array]], Sequence[Array]]:
+        """Return a call of ONNX Runtime itself on a session of its own like this one, with nothing of ours around it."""
+        return self.bundle.baked_session("classify", self._constants).bare()
 
     def predict(self, samples: Array) -> NDArray[np.str_]:
         """Return class names (B,) of raw samples (B, *shape), B from 0.
@@ -72,7 +82,7 @@ class Classifier:
             InputError: Samples that do not fit; see ``SampleGate.accept``.
             NumericalError: The scores are not finite.
         """
-        labels: NDArray[np.str_] = self._classes.take(self._scores(samples).argmax(axis=1))
+        labels: NDArray[np.str_] = self._classes[self._scores(samples).argmax(axis=1)]
         return labels
 
     def logits(self, samples: Array) -> Floats:

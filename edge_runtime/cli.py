@@ -11,24 +11,20 @@ from typing import Any
 import click
 import numpy as np
 
+from edge_runtime.bench.cli import bench
+from edge_runtime.options import TRUSTED
 from protocol.broker_address import parse_broker
 from protocol.freshness import next_boot
 from protocol.keys import PrivateKey, PublicKey
 from protocol.topics import check_name
 
-TRUSTED = click.option(
-    "--trusted",
-    type=click.Path(path_type=Path),
-    required=True,
-    envvar="FEDTAILOR_TRUSTED_KEY",
-    show_envvar=True,
-    help="Public key file of whoever releases bundles.",
-)
-
 
 @click.group()
 def edge() -> None:
     """Personalise, predict and take part, on the device; no torch needed."""
+
+
+edge.add_command(bench)
 
 
 @edge.command(epilog="Example: fedtailor edge personalize bundle/ unlabelled.npy --trusted release.pub --out mine/")
