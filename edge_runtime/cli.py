@@ -12,10 +12,11 @@ import click
 import numpy as np
 
 from edge_runtime.bench.cli import bench
+from edge_runtime.classify_cli import personalize, predict
 from edge_runtime.options import TRUSTED
 from protocol.broker_address import parse_broker
 from protocol.freshness import next_boot
-from protocol.keys import PrivateKey, PublicKey
+from protocol.keys import PrivateKey
 from protocol.topics import check_name
 
 
@@ -24,62 +25,8 @@ def edge() -> None:
     """Personalise, predict and take part, on the device; no torch needed."""
 
 
-edge.add_command(bench)
-
-
-@edge.command(epilog="Example: fedtailor edge personalize bundle/ unlabelled.npy --trusted release.pub --out mine/")
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("support", type=click.Path(path_type=Path))
-@TRUSTED
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the classifier.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def personalize(bundle: Path, support: Path, trusted: Path, out: Path, as_json: bool) -> None:
-    """Make a classifier for this device from the unlabelled samples in SUPPORT (.npy, image, or folder of images)."""
-    from edge_runtime.bundle import Bundle
-    from edge_runtime.samples import read_samples
-
-    opened = Bundle.open(bundle, trusted)
-    _, samples = read_samples(support, opened.manifest.raw_input)
-    started = time.perf_counter()
-    classifier = opened.personalize(samples)
-    milliseconds = 1000 * (time.perf_counter() - started)
-    classifier.save(out)
-    content = {"samples": len(samples), "milliseconds": round(milliseconds, 2), "bundle": opened.digest, "out": str(out)}
-    text = f"made a classifier from {len(samples)} unlabelled samples in {milliseconds:.0f} ms: {out}"
-    click.echo(json.dumps(content) if as_json else text)
-
-
-@edge.command(epilog="Example: fedtailor edge predict mine/ camera/1.png camera/2.png")
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.argument("samples", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--bundle", type=click.Path(path_type=Path), help="The bundle, if it lies elsewhere now; needs --trusted.")
-@click.option(
-    "--trusted",
-    type=click.Path(path_type=Path),
-    envvar="FEDTAILOR_TRUSTED_KEY",
-    help="Key that must have signed the bundle; if left out, the one personalised with.",
-)
-@click.option("--json", is_flag=True, expose_value=False, help="JSON lines are what this command always prints.")
-def predict(directory: Path, samples: tuple[Path, ...], bundle: Path | None, trusted: Path | None) -> None:
-    """Print one JSON line for each sample: its name, its label, the label's probability.
-
-    DIRECTORY is what `edge personalize` made; SAMPLES are .npy files, images, or folders of images.
-    """
-    from edge_runtime.bundle import Bundle
-    from edge_runtime.classifier import Classifier
-    from edge_runtime.samples import read_samples
-
-    key = None if trusted is None else PublicKey.open(trusted)
-    if bundle is not None and key is None:
-        raise click.UsageError("--bundle needs --trusted")
-    classifier = Classifier.open(directory, None if bundle is None or key is None else Bundle.open(bundle, key), trusted=key)
-    classes = classifier.bundle.manifest.classes
-    loaded = [read_samples(path, classifier.bundle.manifest.raw_input) for path in samples]  # all are read before one is printed
-    for names, batch in loaded:
-        probabilities = classifier.predict_proba(batch)  # (B, C)
-        for name, row in zip(names, probabilities, strict=True):
-            best = int(row.argmax())
-            click.echo(json.dumps({"sample": name, "label": classes[best], "probability": round(float(row[best]), 6)}))
+for command in (bench, personalize, predict):
+    edge.add_command(command)
 
 
 @dataclass(frozen=True)

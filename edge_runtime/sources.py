@@ -46,20 +46,19 @@ def batches(source: Source, raw: RawInput) -> Iterator[NamedBatch]:
     if isinstance(source, np.ndarray):
         return _slices(source, gate)
     if isinstance(source, str | Path):
-        return _grouped(_from_path(Path(source), gate))
+        return grouped(_from_path(Path(source), gate))
     try:
         items = iter(source)
     except TypeError as error:
         expected = "an array, a path, or an iterable of arrays"
         raise InputError("there are no samples in this", expected=expected, got=type(source).__name__) from error
-    return _grouped(_numbered(items, gate))
+    return grouped(_numbered(items, gate))
 
 
 def _slices(samples: Array, gate: SampleGate) -> Iterator[NamedBatch]:
     """Yield an array in pieces; all of it is checked first unless it may be larger than memory."""
-    if not isinstance(samples, np.memmap):
+    if not isinstance(samples, np.memmap) or samples.ndim == 0 or len(samples) == 0:
         samples = gate.accept(samples)
-    gate.accept(samples[:0])
     for start in range(0, len(samples), ROWS_AT_A_TIME):
         piece = gate.accept(samples[start : start + ROWS_AT_A_TIME])
         yield NamedBatch([str(start + place) for place in range(len(piece))], piece)
@@ -110,7 +109,7 @@ def _read_archive(path: Path) -> Array:
     return arrays.get(ARCHIVE_MEMBER, next(iter(arrays.values())))
 
 
-def _grouped(batch_stream: Iterator[NamedBatch]) -> Iterator[NamedBatch]:
+def grouped(batch_stream: Iterator[NamedBatch]) -> Iterator[NamedBatch]:
     """Yield the same samples in batches of 256, the last one aside."""
     pairs = (pair for names, samples in batch_stream for pair in zip(names, samples, strict=True))
     while chunk := list(islice(pairs, ROWS_AT_A_TIME)):

@@ -35,12 +35,14 @@ class Predictions:
     Attributes:
         batch: Samples in a call.
         microseconds: For ``bare`` (a session of ONNX Runtime with constant weights, called directly), ``baked`` and ``fed``.
-        ratios: Of the medians of ``baked`` and ``fed`` to ``bare``.
+        ratios: Of ``baked`` and ``fed`` to ``bare``, the median over rounds.
+        overheads: What ``baked`` and ``fed`` take more than ``bare``, the median over rounds.
     """
 
     batch: int
     microseconds: Mapping[str, Quantiles]
     ratios: Mapping[str, float]
+    overheads: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def measure(bundle: Bundle, repeats: int = 300) -> BenchReport:
     """
     support = made_up(bundle.manifest.raw_input, SUPPORT)
     classifier = bundle.personalize(support)
-    personalise = in_turn({"personalise": lambda: bundle.personalize(support)}, max(repeats // 10, 5))["personalise"]
+    personalise = in_turn({"personalise": lambda: bundle.personalize(support)}, max(repeats // 10, 5)).quantiles()["personalise"]
     predictions = tuple(_predictions(classifier, support[:batch], repeats) for batch in BATCHES)
     best = _baked(classifier)
     one = support[:1]
@@ -112,7 +114,7 @@ def measure(bundle: Bundle, repeats: int = 300) -> BenchReport:
         paced_cpu_milliseconds=round(paced, 3),
         megabytes=resident_megabytes(),
         threads=threads,
-        warnings=_warnings(threads),
+        warnings=advise(threads),
     )
 
 
@@ -141,8 +143,9 @@ def _predictions(classifier: Classifier, samples: Array, repeats: int) -> Predic
         bare, feeds = baked.bare_session(), {"samples": samples}
         contestants = {"bare": lambda: bare(feeds), "baked": lambda: baked.predict(samples), **contestants}
     found = in_turn(contestants, repeats)
-    ratios = {name: round(found[name].p50 / found["bare"].p50, 3) for name in ("baked", "fed") if "bare" in found}
-    return Predictions(len(samples), found, ratios)
+    ours = [name for name in ("baked", "fed") if "bare" in contestants]
+    ratios, overheads = ({name: of(name, "bare") for name in ours} for of in (found.ratio, found.overhead))
+    return Predictions(len(samples), found.quantiles(), ratios, overheads)
 
 
 def _regenerate(classifier: Classifier, repeats: int) -> Quantiles | None:
@@ -150,7 +153,7 @@ def _regenerate(classifier: Classifier, repeats: int) -> Quantiles | None:
     bundle, tailored = classifier.bundle, classifier.tailored
     if not tailored.weights:
         return None
-    return in_turn({"regenerate": lambda: regenerate(bundle, tailored)}, max(repeats // 3, 5))["regenerate"]
+    return in_turn({"regenerate": lambda: regenerate(bundle, tailored)}, max(repeats // 3, 5)).quantiles()["regenerate"]
 
 
 def _sweep(classifier: Classifier, support: Array, repeats: int) -> Threads:
@@ -161,7 +164,7 @@ def _sweep(classifier: Classifier, support: Array, repeats: int) -> Threads:
     by_batch = {}
     for batch in BATCHES:
         contestants: dict[str, Call] = {str(count): _call(each, support[:batch]) for count, each in by_count.items()}
-        by_batch[batch] = {int(count): found.p50 for count, found in in_turn(contestants, max(repeats // 2, 5)).items()}
+        by_batch[batch] = {int(count): found.p50 for count, found in in_turn(contestants, max(repeats // 2, 5)).quantiles().items()}
     alone = by_batch[1]
     best = min(alone.values())
     recommended = min(count for count, median in alone.items() if median <= SLOWER * best)
@@ -180,7 +183,7 @@ def _call(classifier: Classifier, samples: Array) -> Call:
     return lambda: classifier.predict(samples)
 
 
-def _warnings(threads: Threads) -> tuple[str, ...]:
+def advise(threads: Threads) -> tuple[str, ...]:
     """Return what to change."""
     return tuple(
         f"{threads.configured} threads are slower than one at batch {batch}: {medians[threads.configured]:.0f} against {medians[1]:.0f} us"

@@ -29,15 +29,40 @@ class Quantiles:
         return cls(*(round(float(each) / 1000, 2) for each in np.quantile(nanoseconds, [0.5, 0.95, 0.99])))
 
 
-def in_turn(contestants: Mapping[str, Call], repeats: int) -> dict[str, Quantiles]:
-    """Return how long each call takes, all called in turn, so that whatever else this machine does falls on all alike."""
-    taken: dict[str, list[int]] = {name: [] for name in contestants}
+@dataclass(frozen=True)
+class Timings:
+    """Durations of contestants that were called in turn, in nanoseconds, one of each a round."""
+
+    taken: Mapping[str, list[int]]
+
+    def quantiles(self) -> dict[str, Quantiles]:
+        """Return each contestant's quantiles."""
+        return {name: Quantiles.of(values) for name, values in self.taken.items()}
+
+    def ratio(self, name: str, other: str) -> float:
+        """Return the median over rounds of one duration to another: whatever slows a round slows both."""
+        return round(float(np.median(np.array(self.taken[name]) / np.array(self.taken[other]))), 3)
+
+    def overhead(self, name: str, other: str) -> float:
+        """Return the median over rounds of the difference of two durations, in microseconds."""
+        return round(float(np.median(np.array(self.taken[name]) - np.array(self.taken[other]))) / 1000, 2)
+
+
+def in_turn(contestants: Mapping[str, Call], repeats: int) -> Timings:
+    """Return how long each call takes. All are called in turn, so that whatever else this machine does falls on all alike.
+
+    Each round begins with another one, for the first finds colder caches.
+    """
+    names = list(contestants)
+    taken: dict[str, list[int]] = {name: [] for name in names}
     clock = time.perf_counter_ns
     collecting = gc.isenabled()
     gc.disable()
     try:
         for repeat in range(repeats + WARM_UP):
-            for name, call in contestants.items():
+            for place in range(len(names)):
+                name = names[(place + repeat) % len(names)]
+                call = contestants[name]
                 started = clock()
                 call()
                 passed = clock() - started
@@ -46,7 +71,7 @@ def in_turn(contestants: Mapping[str, Call], repeats: int) -> dict[str, Quantile
     finally:
         if collecting:
             gc.enable()
-    return {name: Quantiles.of(values) for name, values in taken.items()}
+    return Timings(taken)
 
 
 def paced_cpu_milliseconds(call: Call, count: int, interval_seconds: float) -> float:
