@@ -26,7 +26,7 @@ from trainer.runs import DATA, Run
 from trainer.training import data_digest
 
 WINDOW = 150  # samples: large enough for a class mix to show, small enough to see a move within two hundred
-RIDGE_SHARE = 2.0  # of the embedding's mean variance within a participant
+RIDGE_SHARE = 4.0  # of the embedding's mean variance within a participant
 RELEASE_SHARE = 0.5
 STREAMS = 100  # stationary streams of each participant
 STREAM_SAMPLES = 2000
