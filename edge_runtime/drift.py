@@ -39,7 +39,7 @@ class DriftStatistic:
         settings: Window and ridge.
     """
 
-    def __init__(self, means: Floats, covariances: Floats, counts: NDArray[np.integer], settings: DriftBlock) -> None:
+    def __init__(self, means: Floats, covariances: Floats, counts: NDArray[np.integer] | Exact, settings: DriftBlock) -> None:
         self._reference = means.astype(np.float64)  # (M, E)
         ridge = settings.ridge * np.eye(means.shape[1])  # (E, E)
         self._precision = np.linalg.inv(covariances.astype(np.float64) + ridge)  # (M, E, E)

@@ -114,8 +114,9 @@ def _largest(embeddings: Exact, support_size: int, block: DriftBlock, random: np
     support = embeddings[order[:, :size]]  # (M, n, E)
     centred = support - support.mean(axis=1, keepdims=True)  # (M, n, E)
     covariances = np.matmul(centred.transpose(0, 2, 1), centred) / size  # (M, E, E)
-    statistic = DriftStatistic(support.mean(axis=1), covariances, np.full(STREAMS, size), block)
     rows, rest, largest = np.arange(STREAMS)[:, None], order[:, size:], np.zeros(STREAMS)
+    behind = np.full(STREAMS, 1.0 / (1.0 / size + 1.0 / rest.shape[1]))  # what a stream is drawn from is a sample itself
+    statistic = DriftStatistic(support.mean(axis=1), covariances, behind, block)
     for _ in range(STREAM_SAMPLES // STRIDE):
         places = rest[rows, random.integers(0, rest.shape[1], (STREAMS, STRIDE))]  # (M, STRIDE)
         largest = np.maximum(largest, statistic.step(embeddings[places]))
