@@ -18,11 +18,11 @@ COMMANDS = {
     "bench": ("trainer.bench.cli", "bench", "Measure speed on this machine."),
     "report": ("trainer.report.cli", "report", "One HTML page about runs."),
     "export": ("export.cli", "export", "Make a signed bundle from a run."),
-    "bundle": ("protocol.cli", "bundle", "Verify or inspect a bundle."),
-    "keys": ("protocol.cli", "keys", "Make and show signing keys."),
+    "bundle": ("protocol.bundle_cli", "bundle", "Verify, inspect, sign or compare bundles."),
+    "keys": ("protocol.keys_cli", "keys", "Make and show keys, and say how many of which must sign."),
     "edge": ("edge_runtime.cli", "edge", "Personalise, predict and take part, on the device."),
     "coordinator": ("trainer.coordinator.cli", "coordinator", "Collect prototypes from devices over a broker."),
-    "broker": ("protocol.cli", "broker", "Run the embedded MQTT broker, for first tries."),
+    "broker": ("protocol.broker_cli", "broker", "Run the embedded MQTT broker, for first tries."),
 }
 EXTRA_OF_MODULE = {
     "torch": "train",

@@ -16,14 +16,17 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from edge_runtime.prototype_classifier import PrototypeClassifier
     from edge_runtime.prototypes import Prototypes, class_statistics, nearest_prototype
     from edge_runtime.session_settings import SessionSettings
+    from edge_runtime.store import BundleStore, StoreSettings
 
 _HOMES = {
     "AdaptiveClassifier": "edge_runtime.adaptive",
     "Bundle": "edge_runtime.bundle",
+    "BundleStore": "edge_runtime.store",
     "Classifier": "edge_runtime.classifier",
     "PrototypeClassifier": "edge_runtime.prototype_classifier",
     "Prototypes": "edge_runtime.prototypes",
     "SessionSettings": "edge_runtime.session_settings",
+    "StoreSettings": "edge_runtime.store",
     "class_statistics": "edge_runtime.prototypes",
     "nearest_prototype": "edge_runtime.prototypes",
 }
@@ -31,10 +34,12 @@ _HOMES = {
 __all__ = [
     "AdaptiveClassifier",
     "Bundle",
+    "BundleStore",
     "Classifier",
     "PrototypeClassifier",
     "Prototypes",
     "SessionSettings",
+    "StoreSettings",
     "class_statistics",
     "nearest_prototype",
 ]

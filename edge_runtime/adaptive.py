@@ -15,7 +15,7 @@ from edge_runtime.drift import DriftMonitor, DriftReport, Reference
 from edge_runtime.personal_folder import DriftState, PersonalFolder
 from edge_runtime.personalizer import corrected_for, regenerate
 from protocol.errors import BundleError, InputError
-from protocol.keys import PublicKey
+from protocol.trust import Trusted
 
 Array = NDArray[np.generic]
 
@@ -81,7 +81,7 @@ class AdaptiveClassifier:
 
     @classmethod
     def open(
-        cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: PublicKey | None = None, bake: bool = False
+        cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: Trusted | None = None, bake: bool = False
     ) -> AdaptiveClassifier:
         """Open what ``save`` wrote, of this class or of ``Classifier``; arguments and errors as ``Classifier.open``."""
         folder = Path(directory)

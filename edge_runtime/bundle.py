@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_runtime.precision import check_precision, choose_form
 from edge_runtime.samples import SampleGate
 from edge_runtime.session_settings import SessionSettings
 from edge_runtime.sessions import Session, open_session
 from edge_runtime.sources import ROWS_AT_A_TIME, Source
 from protocol.bundle import check_expiry, open_bundle
-from protocol.errors import NumericalError
-from protocol.keys import PublicKey
-from protocol.manifest import GraphSpec, Manifest
+from protocol.errors import BundleError, IncompatibleVersionError, NumericalError
+from protocol.manifest import FLOAT32, GraphSpec, Manifest
 from protocol.onnx_writer import with_constants
+from protocol.trust import Trusted, open_trusted
 
 if TYPE_CHECKING:
     from edge_runtime.classifier import Classifier
@@ -38,22 +39,28 @@ class Bundle:
     Graphs are loaded when first used, from the bytes that were hashed.
     """
 
-    def __init__(self, path: Path, trusted: PublicKey, settings: SessionSettings = DEFAULT_SETTINGS) -> None:
+    def __init__(self, path: Path, trusted: Trusted, precision: str = "auto", settings: SessionSettings = DEFAULT_SETTINGS) -> None:
+        check_precision(precision)
         self._verified = open_bundle(path, trusted)
         check_expiry(self.manifest, time.time())
         self.settings = settings
         self.gate = SampleGate(self.manifest.raw_input)
         self.path = path
         self.trusted = trusted
+        self._wanted = precision
         self._sessions: dict[str, Session] = {}
+        self._forms: dict[str, str] = {}
 
     @classmethod
-    def open(cls, path: str | Path, trusted: str | Path | PublicKey, settings: SessionSettings = DEFAULT_SETTINGS) -> Bundle:
+    def open(
+        cls, path: str | Path, trusted: str | Path | Trusted, precision: str = "auto", settings: SessionSettings = DEFAULT_SETTINGS
+    ) -> Bundle:
         """Open and verify a bundle.
 
         Args:
             path: The bundle's folder.
-            trusted: The public key, or its file, of whoever releases bundles.
+            trusted: The public key or trust policy, or its file, of whoever releases bundles.
+            precision: ``auto`` for the quickest form of each graph that runs here, or ``fp32``, ``fp16``, ``int8`` where there is one.
             settings: Threads and execution providers of its sessions.
 
         Raises:
@@ -61,7 +68,7 @@ class Bundle:
             IncompatibleVersionError: Expired, or ONNX Runtime is too old.
             KeyFileError: The key file cannot be used.
         """
-        return cls(Path(path), trusted if isinstance(trusted, PublicKey) else PublicKey.open(Path(trusted)), settings)
+        return cls(Path(path), open_trusted(Path(trusted)) if isinstance(trusted, str | Path) else trusted, precision, settings)
 
     @property
     def manifest(self) -> Manifest:
@@ -80,25 +87,45 @@ class Bundle:
             BundleError: The bundle has none of that name.
         """
         if entry_point not in self._sessions:
-            self._sessions[entry_point] = self._open(entry_point, self._verified.graph(entry_point))
+            self._sessions[entry_point] = self._open_session(entry_point)
         return self._sessions[entry_point]
 
     def baked_session(self, entry_point: str, weights: Mapping[str, Floats]) -> Session:
         """Return a session of its own in which some of the graph's inputs are constants.
 
         Args:
-            entry_point: The graph.
+            entry_point: The graph, in the form that runs here.
             weights: Name of an input -> its value.
 
         Raises:
             BundleError: The bundle has no such entry point, or the graph no such inputs.
         """
-        return self._open(entry_point, with_constants(self._verified.graph(entry_point), weights))
+        form = self.precision(entry_point)
+        return self._load(entry_point, with_constants(self._verified.graph(entry_point, form), weights))
 
-    def _open(self, entry_point: str, graph: bytes) -> Session:
+    def precision(self, entry_point: str) -> str:
+        """Return in which precision an entry point runs: ``fp32``, ``fp16`` or ``int8``."""
+        self.session(entry_point)
+        return self._forms[entry_point]
+
+    def _open_session(self, entry_point: str) -> Session:
+        """Load a graph in the form that is wanted; a variant that does not load here gives way to float32, and the log says so."""
+        plain = self._verified.graph(entry_point)
+        form = choose_form(self.manifest.graphs[entry_point], self._wanted)
+        if form != FLOAT32:
+            try:
+                self._forms[entry_point] = form
+                minimum = self.manifest.graphs[entry_point].variants[form].minimum_onnxruntime
+                return self._load(entry_point, self._verified.graph(entry_point, form), minimum)
+            except (BundleError, IncompatibleVersionError) as fault:
+                logger.warning("%s does not run in %s here and runs in fp32: %s", entry_point, form, fault.sentence())
+        self._forms[entry_point] = FLOAT32
+        return self._load(entry_point, plain)
+
+    def _load(self, entry_point: str, graph: bytes, minimum_version: str | None = None) -> Session:
         """Return a session with the settings of this bundle."""
         threads = self.settings.threads_for(len(graph) + _fed_bytes(self.manifest.graphs[entry_point]))
-        return open_session(graph, self.manifest.minimum_onnxruntime, threads, self.settings.providers)
+        return open_session(graph, minimum_version or self.manifest.minimum_onnxruntime, threads, self.settings.providers)
 
     def embed(self, samples: Array) -> Floats:
         """Return distribution embeddings (N, E) float32 of raw samples (N, *shape)."""

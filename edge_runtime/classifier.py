@@ -16,7 +16,7 @@ from edge_runtime.personal_folder import DriftState, PersonalFolder, PersonalRec
 from edge_runtime.personalizer import LOG_PRIOR, TailoredWeights, generate
 from edge_runtime.sources import ROWS_AT_A_TIME
 from protocol.errors import BundleError, InputError, NumericalError
-from protocol.keys import PublicKey
+from protocol.trust import Trusted, TrustPolicy
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -137,7 +137,7 @@ class Classifier:
         record = PersonalRecord(
             bundle_path=str(self.bundle.path.resolve()),
             bundle_digest=self.bundle.digest,
-            trusted_key=self.bundle.trusted.hex,
+            trust=TrustPolicy.of(self.bundle.trusted),
             created=int(time.time()),
             support_size=self.tailored.support_size,
             drift=drift,
@@ -145,15 +145,13 @@ class Classifier:
         PersonalFolder(record, self.tailored, running_mean).save(Path(directory))
 
     @classmethod
-    def open(
-        cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: PublicKey | None = None, bake: bool = False
-    ) -> Classifier:
+    def open(cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: Trusted | None = None, bake: bool = False) -> Classifier:
         """Open a saved classifier; its bundle is verified again.
 
         Args:
             directory: What ``save`` wrote.
             bundle: The bundle; where it lay when saving, if None.
-            trusted: Key that must have signed the bundle; if None, the key that it was personalised with, which is as
+            trusted: Key or policy that the bundle must satisfy; if None, the one that it was personalised with, which is as
                 trustworthy as the folder.
             bake: As for the constructor.
 
@@ -167,13 +165,13 @@ class Classifier:
         return cls(opened, saved.tailored, bake=bake)
 
 
-def bundle_of(record: PersonalRecord, bundle: Bundle | None, trusted: PublicKey | None) -> Bundle:
+def bundle_of(record: PersonalRecord, bundle: Bundle | None, trusted: Trusted | None) -> Bundle:
     """Return the bundle that a saved classifier was made with.
 
     Raises:
         BundleError: It is gone, altered, or another one.
     """
-    opened = bundle or Bundle.open(record.bundle_path, trusted or PublicKey.from_hex(record.trusted_key))
+    opened = bundle or Bundle.open(record.bundle_path, trusted or record.trust)
     if opened.digest != record.bundle_digest:
         expected, got = record.bundle_digest[:16], opened.digest[:16]
         hint = "personalise again with this bundle"
@@ -191,7 +189,7 @@ def check_saved(folder: Path, saved: PersonalFolder, bundle: Bundle) -> None:
     way = manifest.personalization
     stored = way is not None and way.scope == "device"
     inputs = manifest.graphs["classify"].inputs if stored else ()
-    check_shapes(folder, made.weights, {spec.name: spec.shape for spec in inputs if spec.name != "samples"})
+    check_shapes(folder, made.weights, {spec.name: spec.shape for spec in inputs if spec.name != "samples" and not spec.optional})
     size = -1 if way is None else way.embedding_dimension  # no tensor has that size
     extra = {"embedding": made.embedding, "covariance": made.covariance, "running mean": saved.running_mean}
     wanted: dict[str, tuple[int | str, ...]] = {"embedding": (size,), "covariance": (size, size), "running mean": (size,)}

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,10 @@ import click
 
 from edge_runtime.options import PROVIDERS, THREADS, TRUSTED
 from protocol.errors import InputError
-from protocol.keys import PublicKey
+from protocol.trust import open_trusted
 
 if TYPE_CHECKING:  # a device whose ONNX Runtime is broken can still ask for help
-    from edge_runtime.adaptive import AdaptiveClassifier
     from edge_runtime.bundle import Bundle
-    from edge_runtime.classifier import Classifier
     from edge_runtime.sources import NamedBatch
 
 STANDARD_INPUT = Path("-")
@@ -52,17 +51,19 @@ class PersonalizeRequest:
 def personalize(**options: Any) -> None:
     """Make a classifier for this device from the unlabelled samples in SUPPORT.
 
+    BUNDLE is a bundle's folder, or that of a store, whose bundle in use is taken.
     SUPPORT is an .npy or .npz file, an image, a folder of these, or - for JSON lines on standard input.
     """
-    from edge_runtime.bundle import Bundle
+    from edge_runtime.opened import opened_bundle
     from edge_runtime.session_settings import SessionSettings
 
     request = PersonalizeRequest(**options)
-    opened = Bundle.open(request.bundle, request.trusted, SessionSettings(request.threads, request.provider))
-    started = time.perf_counter()
-    classifier = opened.personalize((piece.samples for piece in _with_progress(_batches(request.support, opened))), correct=request.correct)
-    milliseconds = 1000 * (time.perf_counter() - started)
-    classifier.save(request.out)
+    with opened_bundle(request.bundle, request.trusted, SessionSettings(request.threads, request.provider)) as opened:
+        started = time.perf_counter()
+        pieces = (piece.samples for piece in _with_progress(_batches(request.support, opened)))
+        classifier = opened.personalize(pieces, correct=request.correct)
+        milliseconds = 1000 * (time.perf_counter() - started)
+        classifier.save(request.out)
     count = classifier.tailored.support_size
     content = {
         "samples": count,
@@ -95,7 +96,9 @@ class PredictRequest:
 @click.command(epilog="Example: fedtailor edge predict mine/ camera/1.png camera/2.png")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("samples", type=click.Path(path_type=Path, allow_dash=True), nargs=-1, required=True)
-@click.option("--bundle", type=click.Path(path_type=Path), help="The bundle, if it lies elsewhere now; needs --trusted.")
+@click.option(
+    "--bundle", type=click.Path(path_type=Path), help="The bundle, or a store that holds it, if it lies elsewhere now; needs --trusted."
+)
 @click.option(
     "--trusted",
     type=click.Path(path_type=Path),
@@ -120,16 +123,27 @@ def predict(**options: Any) -> None:
     missing = [str(path) for path in request.samples if path != STANDARD_INPUT and not path.exists()]
     if missing:
         raise InputError("no samples found", expected="files, folders, or -", got=missing[0])
-    classifier, adaptive = _opened(request)
+    with _opened(request) as bundle:
+        _predict(request, bundle)
+
+
+def _predict(request: PredictRequest, bundle: Bundle) -> None:
+    """Print a line for each sample, and save the classifier if it may have changed."""
+    from edge_runtime.adaptive import AdaptiveClassifier
+    from edge_runtime.classifier import Classifier
+
+    folder = request.directory
+    adaptive = AdaptiveClassifier.open(folder, bundle, bake=request.bake) if request.adapt else None
+    classifier = Classifier.open(folder, bundle, bake=request.bake) if adaptive is None else adaptive.classifier
     for path in request.samples:
-        for names, samples in _with_progress(_batches(path, classifier.bundle)):
+        for names, samples in _with_progress(_batches(path, bundle)):
             found = (classifier if adaptive is None else adaptive.classifier).top_k(samples, request.top)
             for name, classes, shares in zip(names, found.classes.tolist(), found.probabilities.tolist(), strict=True):
                 click.echo(json.dumps(_line(name, classes, shares)))
             if adaptive is not None and (event := adaptive.observe(samples).event):
                 click.echo(f"the distribution has {'settled' if event == 'settled' else 'moved'}; made the classifier again", err=True)
     if adaptive is not None:
-        adaptive.save(request.directory)
+        adaptive.save(folder)
 
 
 def _line(name: str, classes: list[str], shares: list[float]) -> dict[str, Any]:
@@ -140,21 +154,21 @@ def _line(name: str, classes: list[str], shares: list[float]) -> dict[str, Any]:
     return line
 
 
-def _opened(request: PredictRequest) -> tuple[Classifier, AdaptiveClassifier | None]:
-    """Return the saved classifier, and the one that follows the device if that was asked for."""
-    from edge_runtime.adaptive import AdaptiveClassifier
+@contextmanager
+def _opened(request: PredictRequest) -> Iterator[Bundle]:
+    """Open the bundle that a saved classifier was made with."""
     from edge_runtime.bundle import Bundle
-    from edge_runtime.classifier import Classifier
+    from edge_runtime.opened import opened_bundle
     from edge_runtime.personal_folder import read_record
     from edge_runtime.session_settings import SessionSettings
 
-    record = read_record(request.directory)
-    key = PublicKey.from_hex(record.trusted_key) if request.trusted is None else PublicKey.open(request.trusted)
-    bundle = Bundle.open(request.bundle or record.bundle_path, key, SessionSettings(request.threads, request.provider))
-    if not request.adapt:
-        return Classifier.open(request.directory, bundle, bake=request.bake), None
-    adaptive = AdaptiveClassifier.open(request.directory, bundle, bake=request.bake)
-    return adaptive.classifier, adaptive
+    settings, record = SessionSettings(request.threads, request.provider), read_record(request.directory)
+    trusted = record.trust if request.trusted is None else open_trusted(request.trusted)
+    if request.bundle is None:
+        yield Bundle.open(record.bundle_path, trusted, settings=settings)
+        return
+    with opened_bundle(request.bundle, trusted, settings) as bundle:
+        yield bundle
 
 
 def _batches(path: Path, bundle: Bundle) -> Iterator[NamedBatch]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from edge_runtime.bench.cli import bench
 from edge_runtime.classify_cli import personalize, predict
+from edge_runtime.doctor.cli import doctor
 from edge_runtime.options import TRUSTED
+from edge_runtime.store_cli import install, store
 from protocol.broker_address import parse_broker
 from protocol.freshness import next_boot
 from protocol.keys import PrivateKey
@@ -25,7 +26,7 @@ def edge() -> None:
     """Personalise, predict and take part, on the device; no torch needed."""
 
 
-for command in (bench, personalize, predict):
+for command in (bench, doctor, install, personalize, predict, store):
     edge.add_command(command)
 
 
@@ -73,6 +74,8 @@ def run(**options: Any) -> None:
 
 def _run(request: RunRequest) -> dict[str, Any]:
     """Take part in one exchange and return what happened."""
+    import numpy as np
+
     from edge_runtime.agent import Agent, DeviceIdentity, require_exchange, subscriptions
     from edge_runtime.bundle import Bundle
     from edge_runtime.device_data import DeviceData

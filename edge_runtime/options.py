@@ -12,7 +12,7 @@ TRUSTED = click.option(
     required=True,
     envvar="FEDTAILOR_TRUSTED_KEY",
     show_envvar=True,
-    help="Public key file of whoever releases bundles.",
+    help="Public key file, or trust policy, of whoever releases bundles.",
 )
 THREADS = click.option("--threads", type=click.IntRange(min=1), help="Threads of a session; 1 for small graphs, else all usable cores.")
 PROVIDERS = click.option("--provider", multiple=True, help="Execution provider of ONNX Runtime, the preferred first; the CPU's follows.")

@@ -20,6 +20,7 @@ from protocol.files import read_limited, write_atomically
 from protocol.manifest import MAXIMUM_FILE_BYTES
 from protocol.schema import SchemaError, decode, parse_json, to_json
 from protocol.tensors import decode_tensors, encode_tensors
+from protocol.trust import TrustPolicy
 
 WEIGHTS_SUFFIX = ".safetensors"
 WEIGHTS_NAME = "personal.safetensors"
@@ -54,7 +55,7 @@ class PersonalRecord:
 
     bundle_path: str
     bundle_digest: str
-    trusted_key: str
+    trust: TrustPolicy
     created: int
     support_size: int
     weights_sha256: str = ""

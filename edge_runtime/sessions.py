@@ -33,10 +33,11 @@ class Session:
     """A loaded graph.
 
     Attributes:
-        input_names: The graph's inputs, in its order.
+        input_names: Inputs that must be fed.
         output_names: The graph's outputs, in its order.
         threads: Threads of one call.
         providers: Execution providers in use, the preferred first.
+        optional_names: Inputs that may be left out, because the graph has defaults for them.
     """
 
     _session: Any
@@ -45,10 +46,19 @@ class Session:
     output_names: list[str]
     threads: int
     providers: tuple[str, ...]
+    optional_names: tuple[str, ...] = ()
 
     def run(self, feeds: Mapping[str, Array]) -> list[NDArray[np.float32]]:
-        """Return the outputs, in the graph's order, for inputs by name. Several threads may call at once."""
-        outputs: list[NDArray[np.float32]] = self._run(self.output_names, feeds, None)  # without names they are listed anew each time
+        """Return the outputs, in the graph's order, for inputs by name. Several threads may call at once.
+
+        Raises:
+            InputError: An input is missing or unknown, or has another dtype, rank or size than the graph takes.
+        """
+        try:
+            outputs: list[NDArray[np.float32]] = self._run(self.output_names, feeds, None)  # without names they are listed anew each time
+        except Exception as error:  # ONNX Runtime raises classes of its own without a common root
+            expected = ", ".join(self.input_names)
+            raise InputError("ONNX Runtime refuses the inputs of a graph", expected=expected, got=str(error)[:300]) from error
         return outputs
 
     def bare(self) -> Callable[[Mapping[str, Array]], Sequence[Array]]:
@@ -76,9 +86,10 @@ def open_session(graph: bytes, minimum_version: str, threads: int = 1, providers
         session = onnxruntime.InferenceSession(graph, session_options(threads), providers=wanted)
     except Exception as error:  # ONNX Runtime raises classes of its own without a common root
         raise BundleError("ONNX Runtime refuses a graph", got=str(error)[:300], hint="export the bundle again for this runtime") from error
-    inputs, outputs = ([each.name for each in values] for values in (session.get_inputs(), session.get_outputs()))
-    providers_in_use = tuple(session.get_providers())
-    return Session(session, _shortest_way(session, providers_in_use), tuple(inputs), outputs, threads, providers_in_use)
+    values = (session.get_inputs(), session.get_outputs(), session.get_overridable_initializers())
+    inputs, outputs, optional = ([each.name for each in kind] for kind in values)
+    in_use = tuple(session.get_providers())
+    return Session(session, _shortest_way(session, in_use), tuple(inputs), outputs, threads, in_use, tuple(optional))
 
 
 def _shortest_way(session: Any, providers: Sequence[str]) -> Any:
@@ -112,15 +123,34 @@ def _checked(providers: Sequence[str]) -> Sequence[str]:
     return providers
 
 
+def runtime_version() -> str:
+    """Return the version of the ONNX Runtime that was loaded."""
+    return str(onnxruntime.__version__)
+
+
+def try_arrays() -> None:
+    """Hand an array to the runtime and back: built for another numpy it can be imported, but not used.
+
+    Raises:
+        Exception: Whatever the two make of each other.
+    """
+    onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32)).numpy()
+
+
 def check_runtime(minimum_version: str) -> None:
     """Refuse an ONNX Runtime that is older than a bundle needs.
 
     Raises:
         IncompatibleVersionError: It is older.
     """
-    if _numbers(onnxruntime.__version__) < _numbers(minimum_version):
+    if not runtime_at_least(minimum_version):
         hint = f'pip install "onnxruntime>={minimum_version}", or export for an older runtime'
         raise IncompatibleVersionError("ONNX Runtime is too old", expected=minimum_version, got=onnxruntime.__version__, hint=hint)
+
+
+def runtime_at_least(version: str) -> bool:
+    """Tell whether this ONNX Runtime is of the version or newer; patches are not looked at."""
+    return _numbers(onnxruntime.__version__) >= _numbers(version)
 
 
 def _numbers(version: str) -> tuple[int, int]:

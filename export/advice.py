@@ -6,7 +6,7 @@ import re
 
 from protocol.errors import InputError
 
-OPERATION = re.compile(r"(?:aten\.|at::_ops::)([a-z0-9_]+)")
+OPERATION = re.compile(r"(?:aten\.|prims\.|at::_ops::)([a-z0-9_]+)")
 
 # The beginning of an operation's name -> what it belongs to, and what does the same and can be exported.
 ADVICE = {

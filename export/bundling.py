@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from export.card import model_card
 from export.device_statistics import with_device_statistics
 from export.graphs import to_onnx
 from export.parity import check_parity
+from export.precision.timing import Stopwatch
+from export.precision.variants import Evidence, VariantRequest, Verdict, add_variants
+from export.runtimes import DEFAULT_TARGET, check_graph_versions, check_target, find_release
 from export.selftest import golden_samples
+from export.training_parts import training_parts
 from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
 from protocol.manifest import FORMAT, GraphSpec, Manifest, MethodEntry, Personalization, RawInput, TensorSpec
 from protocol.onnx_graph import inspect_graph
+from trainer.data.datasets import load_dataset
+from trainer.data.federation import FederatedData, split_dataset
 from trainer.methods.base import Once, Phase, Task
 from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.parts import Part, PartTensor
 from trainer.methods.registry import method_settings
 from trainer.runs import Run, environment
+from trainer.validation import made_up_devices
 
-MINIMUM_ONNXRUNTIME = "1.19"
 DEFAULT_SUPPORT_SIZE = 256
+CALIBRATION_SAMPLES = 256
 PRODUCERS = ("fedtailor", "torch", "onnx", "onnxscript", "onnxruntime")
 
 
@@ -38,6 +46,7 @@ class Release:
         expires: Seconds since 1970 after which devices refuse it, or None.
         target: Hardware group.
         coordinator_key: Public key of the coordinator in hexadecimal, or None.
+        target_runtime: Oldest ONNX Runtime on the devices, as in ``1.19``.
     """
 
     name: str
@@ -45,6 +54,7 @@ class Release:
     expires: int | None = None
     target: str = "any"
     coordinator_key: str | None = None
+    target_runtime: str = DEFAULT_TARGET
 
 
 @dataclass(frozen=True)
@@ -66,14 +76,44 @@ class Origin:
     producer: dict[str, str]
 
 
-def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, overwrite: bool = False) -> str:
-    """Write the bundle of a run and return its digest.
+@dataclass(frozen=True)
+class Extras:
+    """What a bundle may hold beside its graphs in float32.
+
+    Attributes:
+        precisions: Variants in smaller numbers: of ``fp16`` and ``int8``.
+        max_drop: Points of accuracy that a variant may lose.
+        training: Whether the method's local steps are added, for devices that train.
+    """
+
+    precisions: tuple[str, ...] = ()
+    max_drop: float = 1.0
+    training: bool = False
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A written bundle: its digest, and what became of each variant that was asked for."""
+
+    digest: str
+    verdicts: tuple[Verdict, ...]
+
+
+def export_run(
+    run: Run, directory: Path, release: Release, key: PrivateKey, *, overwrite: bool = False, extras: Extras | None = None
+) -> Exported:
+    """Write the bundle of a run.
+
+    The same run, release, key and extras give the same bytes.
 
     Raises:
+        InputError: A module cannot be translated, or variants cannot be judged.
         RunFolderError: The run has not ended.
+        IncompatibleVersionError: The target runtime cannot load what this exporter writes.
         ParityError: A graph does not compute what torch computes.
         BundleError: The target folder cannot be used.
     """
+    check_target(release.target_runtime)  # before minutes of exporting
     config, versions = run.config, environment()
     settings = method_settings(config.method, config.settings)
     method = settings.bind(config.task)
@@ -81,12 +121,31 @@ def export_run(run: Run, directory: Path, release: Release, key: PrivateKey, *, 
         method=MethodEntry(config.method, config.settings, tuple(map(_phase, method.phases()))),
         task=config.task,
         personalization=_personalization(run, settings),
-        created=int(time.time()),
+        created=run.ended(),
         producer={package: versions[package] for package in PRODUCERS},
     )
     parts = method.parts(run.final_state())
     manifest, files = bundle_from_parts(parts, origin, release, lambda manifest: model_card(manifest, run))
-    return write_bundle(directory, with_device_statistics(manifest, files, run), files, key, overwrite=overwrite)
+    verdicts: list[Verdict] = []
+    extras = extras or Extras()
+    if extras.precisions or extras.training:
+        data, _ = split_dataset(load_dataset(config.data), config.split)
+        if extras.precisions:
+            request = VariantRequest(extras.precisions, extras.max_drop)
+            manifest, verdicts = add_variants(manifest, files, request, _evidence(run, data), Stopwatch(run.path))
+        if extras.training:
+            steps = training_parts(method, run.final_state(), data.participants[0], release.target_runtime)
+            manifest = replace(manifest, graphs={**manifest.graphs, **steps.graphs})
+            files.update(steps.files)
+    manifest = with_device_statistics(manifest, files, run)
+    return Exported(write_bundle(directory, manifest, files, key, overwrite=overwrite), tuple(verdicts))
+
+
+def _evidence(run: Run, data: FederatedData) -> Evidence:
+    """Return the participants' samples that variants are calibrated and judged on, cut as the run cut them."""
+    samples = np.concatenate([client.samples[:CALIBRATION_SAMPLES] for client in data.participants])
+    chosen = np.linspace(0, len(samples) - 1, min(len(samples), CALIBRATION_SAMPLES)).astype(np.int64)
+    return Evidence(samples[chosen], made_up_devices(data, run.config.split))
 
 
 def bundle_from_parts(
@@ -104,26 +163,34 @@ def bundle_from_parts(
         InputError: A module uses what cannot be translated.
         ParityError: A graph does not compute what torch computes.
     """
-    files, graphs = export_parts(parts)
+    files, graphs = export_parts(parts, release.target_runtime)
     manifest = _manifest(origin, graphs, release)
     files["selftest.safetensors"] = golden_samples(manifest, files)
     files["README.md"] = card(manifest)
     return manifest, files
 
 
-def export_parts(parts: tuple[Part, ...]) -> tuple[dict[str, bytes], dict[str, GraphSpec]]:
-    """Return the graph files by path and what the manifest says of them, each having passed the parity gate."""
+def export_parts(parts: tuple[Part, ...], target_runtime: str = DEFAULT_TARGET) -> tuple[dict[str, bytes], dict[str, GraphSpec]]:
+    """Return the graph files by path and what the manifest says of them, each having passed the parity gate.
+
+    Raises:
+        IncompatibleVersionError: The target runtime cannot load such graphs.
+        InputError: A module uses what cannot be translated.
+        ParityError: A graph does not compute what torch computes.
+    """
+    minimum, runtime = check_target(target_runtime), find_release(target_runtime)
     files, graphs = {}, {}
     for part in parts:
         path = f"graphs/{part.entry_point}.onnx"
         graph = to_onnx(part)
-        parity = check_parity(part, graph, MINIMUM_ONNXRUNTIME)
+        parity = check_parity(part, graph, minimum)
         facts = inspect_graph(graph)
+        check_graph_versions(runtime, facts.opsets[""], facts.ir_version)
         files[path] = graph
         graphs[part.entry_point] = GraphSpec(
             file=path,
-            inputs=tuple(map(_tensor_spec, part.inputs)),
-            outputs=tuple(map(_tensor_spec, part.outputs)),
+            inputs=tuple(map(tensor_spec, part.inputs)),
+            outputs=tuple(map(tensor_spec, part.outputs)),
             opset=facts.opsets[""],
             ir_version=facts.ir_version,
             operators=tuple(sorted(facts.operators)),
@@ -132,9 +199,9 @@ def export_parts(parts: tuple[Part, ...]) -> tuple[dict[str, bytes], dict[str, G
     return files, graphs
 
 
-def _tensor_spec(tensor: PartTensor) -> TensorSpec:
+def tensor_spec(tensor: PartTensor) -> TensorSpec:
     """Return a part's tensor as the manifest writes it."""
-    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning)
+    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tensor.meaning, tensor.optional)
 
 
 def _manifest(origin: Origin, graphs: dict[str, GraphSpec], release: Release) -> Manifest:
@@ -152,7 +219,7 @@ def _manifest(origin: Origin, graphs: dict[str, GraphSpec], release: Release) ->
         graphs=graphs,
         files={},
         personalization=origin.personalization,
-        minimum_onnxruntime=MINIMUM_ONNXRUNTIME,
+        minimum_onnxruntime=check_target(release.target_runtime),
         target=release.target,
         coordinator_key=release.coordinator_key,
         producer=origin.producer,

@@ -26,11 +26,12 @@ from trainer.runs import DATA, Run
 from trainer.training import data_digest
 
 WINDOW = 150  # samples: large enough for a class mix to show, small enough to see a move within two hundred
-RIDGE_SHARE = 4.0  # of the embedding's mean variance within a participant
+RIDGE_SHARE = 2.0  # of the embedding's mean variance within a participant
 RELEASE_SHARE = 0.5
-STREAMS = 100  # stationary streams of each participant
+STREAMS = 200  # stationary streams of each participant
 STREAM_SAMPLES = 2000
 QUANTILE = 0.99
+MARGIN = 1.2  # on that quantile: new devices differ from participants
 MOST_PARTICIPANTS = 20
 SAMPLES_EACH = 4096  # of a participant, at most
 FEWEST_SAMPLES = 64
@@ -94,7 +95,7 @@ def training_samples(data: FederatedData) -> list[Samples]:
 
 
 def drift_block(embeddings: Sequence[Exact], support_size: int) -> DriftBlock:
-    """Return when a distribution has moved: beyond what 99 % of stationary streams reach, for the participant where they reach furthest.
+    """Return when a distribution has moved: a fifth beyond what 99 % of the participants' stationary streams of 2,000 samples reach.
 
     Args:
         embeddings: Of each participant's samples, (N, E).
@@ -103,7 +104,8 @@ def drift_block(embeddings: Sequence[Exact], support_size: int) -> DriftBlock:
     variance = float(np.mean([each.var(axis=0).mean() for each in embeddings]))
     block = DriftBlock("mahalanobis", WINDOW, 1.0, RELEASE_SHARE, max(RIDGE_SHARE * variance, 1e-9))
     random = np.random.default_rng(SEED)
-    threshold = max(float(np.quantile(_largest(each, support_size, block, random), QUANTILE)) for each in embeddings)
+    largest = np.concatenate([_largest(each, support_size, block, random) for each in embeddings])
+    threshold = MARGIN * float(np.quantile(largest, QUANTILE))
     return replace(block, threshold=threshold, release=RELEASE_SHARE * threshold)
 
 

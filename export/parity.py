@@ -6,7 +6,8 @@ So the bytes that will be shipped are checked, loaded into ONNX Runtime, and com
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import numpy as np
 import onnx
@@ -15,9 +16,11 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from edge_runtime.sessions import Session, open_session
-from export.graphs import load_model
-from protocol.errors import ParityError
-from protocol.manifest import Parity
+from export.divergence import first_divergence
+from export.flat_module import FlatModule, flat_module, plain_torch
+from export.graphs import BATCH, example_sizes, load_model
+from protocol.errors import FedtailorError, ParityError
+from protocol.manifest import OutputDifference, Parity
 from trainer.methods.parts import Part, PartTensor
 
 BATCH_SIZES = (1, 2, 3, 7, 17, 64)
@@ -37,24 +40,36 @@ def check_parity(part: Part, graph: bytes, minimum_runtime: str) -> Parity:
         minimum_runtime: Oldest ONNX Runtime that the bundle promises.
 
     Raises:
-        ParityError: Not a valid model, an axis that should be free is fixed, or another result.
+        ParityError: Not a valid model, an axis that should be free is fixed, or another result; the hint names the first
+            layer at which the results part.
     """
     _check_model(part, graph)
-    session = open_session(graph, minimum_runtime)
-    module = copy.deepcopy(part.module).cpu().eval()
-    generator = np.random.default_rng(SEED)
-    worst, agreements = 0.0, []
-    for batch in BATCH_SIZES:
-        feeds = {tensor.name: _random_array(tensor, batch, generator) for tensor in part.inputs}
-        expected, got = _run_torch(module, feeds), _run_graph(session, feeds, part.entry_point, batch)
-        for tensor, ours, theirs in zip(part.outputs, got, expected, strict=True):
-            worst = max(worst, _compare(f"{part.entry_point}.{tensor.name} at batch {batch}", ours, theirs))
-        if part.judged_by_label:
-            agreements.append(float(np.mean(got[0].argmax(axis=1) == expected[0].argmax(axis=1))))
+    session, module = open_session(graph, minimum_runtime), flat_module(part)
+    worst = {tensor.name: OutputDifference(tensor.name, BATCH_SIZES[0], 0.0) for tensor in part.outputs}
+    agreements = []
+    for batch, feeds in chain(_all_feeds(part), _feeds_without_optional(part)):
+        try:
+            expected, got = _run_torch(module, part, feeds), _run_graph(session, part, feeds, batch)
+            for tensor, ours, theirs in zip(part.outputs, got, expected, strict=True):
+                difference = _compare(f"{part.entry_point}.{tensor.name} at batch {batch}", ours, theirs)
+                if difference > worst[tensor.name].absolute:
+                    worst[tensor.name] = OutputDifference(tensor.name, batch, difference)
+            if part.judged_by_label:
+                agreements.append(_label_agreement(part.entry_point, got[0], expected[0]))
+        except ParityError as error:
+            raise ParityError(error.what, expected=error.expected, got=error.got, hint=_locate(part, graph, feeds)) from error
+    largest = max(difference.absolute for difference in worst.values())
     agreement = float(np.mean(agreements)) if agreements else None
-    if agreement is not None and agreement < 1.0:
-        raise ParityError(f"labels of {part.entry_point} differ from torch", expected="the same labels", got=f"{agreement:.2%} equal")
-    return Parity(BATCH_SIZES, ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, worst, agreement)
+    return Parity(BATCH_SIZES, ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, largest, agreement, tuple(worst.values()))
+
+
+def _locate(part: Part, graph: bytes, feeds: Mapping[str, Array]) -> str:
+    """Return in words where the results part, or why that cannot be told."""
+    try:
+        found = first_divergence(part, graph, feeds, ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE)
+    except FedtailorError as error:
+        return f"the place could not be found: {error.what}"
+    return found.sentence() if found else "no inner value of the graph differs under the name that torch gives it"
 
 
 def check_valid(what: str, graph: bytes) -> onnx.ModelProto:
@@ -82,29 +97,64 @@ def _check_model(part: Part, graph: bytes) -> None:
             shape = tuple(axis.dim_param or axis.dim_value for axis in kind.shape.dim)
             dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
             if (shape, dtype) != (tensor.shape, tensor.dtype):
-                where = f"{part.entry_point}.{tensor.name}"
-                raise ParityError(f"the shape or dtype of {where} differs", expected=(tensor.shape, tensor.dtype), got=(shape, dtype))
+                what, expected = f"the shape or dtype of {part.entry_point}.{tensor.name} differs", (tensor.shape, tensor.dtype)
+                raise ParityError(what, expected=expected, got=(shape, dtype), hint=_shape_hint(tensor, shape))
 
 
-def _random_array(tensor: PartTensor, batch: int, generator: np.random.Generator) -> Array:
+def _shape_hint(tensor: PartTensor, shape: tuple[int | str, ...]) -> str:
+    """Return what to do about a shape that differs; most often the module's code fixed an axis that should be free."""
+    fixed = [axis for axis, got in zip(tensor.shape, shape, strict=False) if isinstance(axis, str) and isinstance(got, int)]
+    if not fixed:
+        return "state in the part what the module takes and gives"
+    return f"the module fixes the axis {fixed[0]}: use x.shape[0] or -1 instead of a number, and no loop over its entries"
+
+
+def _all_feeds(part: Part) -> Iterator[tuple[int, dict[str, Array]]]:
+    """Yield each batch size with random inputs; other named axes take the same sizes in another order."""
+    generator = np.random.default_rng(SEED)
+    others = [axis for axis in example_sizes(part) if axis != BATCH]
+    for place, batch in enumerate(BATCH_SIZES):
+        sizes = {axis: BATCH_SIZES[(place + shift) % len(BATCH_SIZES)] for shift, axis in enumerate(others, 1)}
+        yield batch, {tensor.name: _random_array(tensor, {**sizes, BATCH: batch}, generator) for tensor in part.inputs}
+
+
+def _feeds_without_optional(part: Part) -> Iterator[tuple[int, dict[str, Array]]]:
+    """Yield inputs as the graph must take them without its optional ones: for torch these are empty."""
+    own = {axis for tensor in part.inputs if tensor.optional for axis in tensor.shape if isinstance(axis, str)} - {BATCH}
+    if own:
+        generator = np.random.default_rng(SEED)
+        for batch in BATCH_SIZES:
+            sizes = {axis: 0 if axis in own else batch for axis in example_sizes(part)}
+            yield batch, {tensor.name: _random_array(tensor, sizes, generator) for tensor in part.inputs}
+
+
+def _random_array(tensor: PartTensor, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
     """Return random values of a tensor's dtype and shape, spread over the range that it takes at work."""
-    shape = [batch if isinstance(axis, str) else axis for axis in tensor.shape]
+    shape = [sizes[axis] if isinstance(axis, str) else axis for axis in tensor.shape]
     return generator.uniform(tensor.minimum, tensor.maximum, shape).astype(tensor.dtype)
 
 
-def _run_torch(module: torch.nn.Module, feeds: dict[str, Array]) -> list[Array]:
+def _run_torch(module: FlatModule, part: Part, feeds: Mapping[str, Array]) -> list[Array]:
     """Return what the module computes."""
-    with torch.no_grad():
-        outputs = module(*(torch.from_numpy(array) for array in feeds.values()))
-    return [output.numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    with plain_torch():
+        return [output.numpy() for output in module(*(torch.from_numpy(feeds[tensor.name]) for tensor in part.inputs))]
 
 
-def _run_graph(session: Session, feeds: dict[str, Array], entry_point: str, batch: int) -> list[NDArray[np.float32]]:
-    """Return what the graph computes."""
+def _run_graph(session: Session, part: Part, feeds: Mapping[str, Array], batch: int) -> list[NDArray[np.float32]]:
+    """Return what the graph computes; an empty optional input is left out, as a device leaves it out."""
+    left_out = {tensor.name for tensor in part.inputs if tensor.optional and feeds[tensor.name].size == 0}
     try:
-        return session.run(feeds)
-    except Exception as error:  # ONNX Runtime raises classes of its own without a common root
-        raise ParityError(f"the graph of {entry_point} fails at batch {batch}", got=str(error)[:300]) from error
+        return session.run({name: array for name, array in feeds.items() if name not in left_out})
+    except FedtailorError as error:
+        raise ParityError(f"the graph of {part.entry_point} fails at batch {batch}", got=error.got) from error
+
+
+def _label_agreement(entry_point: str, got: Array, expected: Array) -> float:
+    """Return 1.0, or refuse scores (B, C) that name other classes than torch's."""
+    agreement = float(np.mean(got.argmax(axis=1) == expected.argmax(axis=1)))
+    if agreement < 1.0:
+        raise ParityError(f"labels of {entry_point} differ from torch", expected="the same labels", got=f"{agreement:.2%} equal")
+    return agreement
 
 
 def _compare(where: str, got: Array, expected: Array) -> float:

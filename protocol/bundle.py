@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from pathlib import Path
 from protocol.errors import BundleError, BundleFileError, BundleSignatureError, IncompatibleVersionError, ManifestError, UnlistedFileError
 from protocol.files import read_limited, sync_folder, write_atomically
 from protocol.keys import SIGNATURE_BYTES, PrivateKey, PublicKey
-from protocol.manifest import MAXIMUM_MANIFEST_BYTES, FileEntry, Manifest
+from protocol.manifest import FLOAT32, MAXIMUM_MANIFEST_BYTES, FileEntry, Manifest
 from protocol.onnx_graph import check_graph
+from protocol.trust import MAXIMUM_KEYS, Trusted, TrustPolicy
 
 SIGNATURE_CONTEXT = b"fedtailor-bundle/1\0"  # a bundle's signature is valid for nothing else
 MANIFEST_NAME = "manifest.json"
@@ -34,17 +36,22 @@ class VerifiedBundle:
         manifest: What it says.
         files: Path in the bundle -> the bytes that were hashed.
         digest: SHA-256 of the manifest in hexadecimal; it names the bundle.
-        signer: Fingerprint of the key that it verified under.
+        signers: Fingerprints of the trusted keys that signed it.
     """
 
     path: Path
     manifest: Manifest
     files: Mapping[str, bytes]
     digest: str
-    signer: str
+    signers: tuple[str, ...]
 
-    def graph(self, entry_point: str) -> bytes:
-        """Return the bytes of a graph.
+    @property
+    def signer(self) -> str:
+        """Return the fingerprints as one text."""
+        return ", ".join(self.signers)
+
+    def graph(self, entry_point: str, precision: str = FLOAT32) -> bytes:
+        """Return the bytes of a graph, in a precision that it has.
 
         Raises:
             BundleError: The bundle has no such entry point.
@@ -52,7 +59,7 @@ class VerifiedBundle:
         if entry_point not in self.manifest.graphs:
             known = " or ".join(sorted(self.manifest.graphs))
             raise BundleError("this bundle has no such entry point", expected=known, got=entry_point, hint="export it with another method")
-        return self.files[self.manifest.graphs[entry_point].file]
+        return self.files[self.manifest.graphs[entry_point].form(precision).file]
 
 
 def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes], key: PrivateKey, *, overwrite: bool = False) -> str:
@@ -77,8 +84,7 @@ def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes]
     complete = replace(manifest, files=entries)
     if not files:  # a manifest may lack its files only until here
         raise ManifestError("a bundle must hold files", expected=sorted(graph.file for graph in manifest.graphs.values()))
-    for graph in complete.graphs.values():
-        check_graph(files[graph.file], graph)
+    _check_graphs(complete, files)
     data = complete.to_bytes()
     contents = {**files, MANIFEST_NAME: data, SIGNATURE_NAME: key.sign(SIGNATURE_CONTEXT + data)}
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -115,36 +121,100 @@ def _move_into_place(staged: Path, directory: Path) -> None:
     shutil.rmtree(retired, ignore_errors=True)
 
 
-def open_bundle(directory: Path, trusted: PublicKey) -> VerifiedBundle:
+def open_bundle(directory: Path, trusted: Trusted) -> VerifiedBundle:
     """Open a bundle and verify all of it.
 
     Args:
         directory: The bundle's folder.
-        trusted: The key that must have signed it.
+        trusted: The key that must have signed it, or the policy that says how many of which keys must.
 
     Raises:
-        BundleSignatureError: Not signed by this key.
+        BundleSignatureError: Not signed by this key, or by too few.
+        IncompatibleVersionError: The policy has expired.
         ManifestError: Signed, but malformed or of another format.
         UnlistedFileError: Something lies in the folder that the manifest does not list.
         BundleFileError: A listed file is missing, altered, or no plain file.
         UnsafeGraphError: A graph could do more than arithmetic.
     """
     data = read_limited(directory / MANIFEST_NAME, MAXIMUM_MANIFEST_BYTES, BundleFileError)
-    signature = read_limited(directory / SIGNATURE_NAME, SIGNATURE_BYTES, BundleFileError)
-    if not trusted.verify(SIGNATURE_CONTEXT + data, signature):
-        raise BundleSignatureError(
-            f"the signature of {directory} does not verify",
-            expected=f"a signature by the key {trusted.fingerprint}",
-            hint="the manifest was altered, or another key signed it",
-        )
+    signers = _check_signatures(directory, data, TrustPolicy.of(trusted))
     manifest = Manifest.from_bytes(data)
+    files = _read_contents(directory, manifest)
+    return VerifiedBundle(directory, manifest, files, hashlib.sha256(data).hexdigest(), signers)
+
+
+def _read_contents(directory: Path, manifest: Manifest) -> dict[str, bytes]:
+    """Return the listed files by path, each hashed and each graph checked."""
     if not manifest.files:
         raise ManifestError("the manifest lists no file")
     _refuse_unlisted(directory, manifest)
-    files = {path: _read_listed(directory, path, entry) for path, entry in manifest.files.items()}
+    files = {path: read_listed(directory, path, entry) for path, entry in manifest.files.items()}
+    _check_graphs(manifest, files)
+    _check_tensors(files)
+    return files
+
+
+def _check_tensors(files: Mapping[str, bytes]) -> None:
+    """Refuse a file of tensors that is malformed; golden outputs may be of any size."""
+    from protocol.tensors import TensorLimits, decode_tensors  # needs numpy, which a doctor may find broken
+
+    for path, content in files.items():
+        if path.endswith(".safetensors"):
+            decode_tensors(content, TensorLimits(magnitude=None), BundleFileError)
+
+
+def _check_graphs(manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    """Refuse a graph, or a variant of one, that could do more than arithmetic or is not what the manifest says."""
     for graph in manifest.graphs.values():
-        check_graph(files[graph.file], graph)
-    return VerifiedBundle(directory, manifest, files, hashlib.sha256(data).hexdigest(), trusted.fingerprint)
+        for form in graph.forms():
+            check_graph(files[form.file], form)
+
+
+def _check_signatures(directory: Path, manifest: bytes, policy: TrustPolicy) -> tuple[str, ...]:
+    """Return the fingerprints of the policy's keys that signed the manifest, or refuse too few."""
+    policy.check_time(time.time())
+    signatures = read_limited(directory / SIGNATURE_NAME, MAXIMUM_KEYS * SIGNATURE_BYTES, BundleFileError)
+    if not signatures or len(signatures) % SIGNATURE_BYTES:
+        expected = f"1 to {MAXIMUM_KEYS} signatures of {SIGNATURE_BYTES} bytes"
+        raise BundleSignatureError(f"the signatures of {directory} are malformed", expected=expected, got=f"{len(signatures)} bytes")
+    signers = policy.signers(SIGNATURE_CONTEXT + manifest, signatures)
+    if len(signers) < policy.threshold:
+        known = ", ".join(PublicKey.from_hex(key).fingerprint for key in policy.keys)
+        wanted = f"a signature by the key {known}" if len(policy.keys) == 1 else f"{policy.threshold} signatures by keys of {known}"
+        raise BundleSignatureError(
+            f"the signature of {directory} does not verify",
+            expected=wanted,
+            got=f"{len(signers)} of them",
+            hint="the manifest was altered, or another key signed it",
+        )
+    return signers
+
+
+def add_signature(directory: Path, key: PrivateKey) -> int:
+    """Sign a bundle that others have signed, and return how many signatures it has now.
+
+    What is signed is looked at first: graphs and digests must hold, or the signature would vouch for a broken bundle.
+
+    Args:
+        directory: The bundle's folder.
+        key: The key that signs; a second signature of the same key changes nothing.
+
+    Raises:
+        BundleError: The bundle is not whole, or has as many signatures as there may be.
+    """
+    data = read_limited(directory / MANIFEST_NAME, MAXIMUM_MANIFEST_BYTES, BundleFileError)
+    _read_contents(directory, Manifest.from_bytes(data))
+    signatures = read_limited(directory / SIGNATURE_NAME, MAXIMUM_KEYS * SIGNATURE_BYTES, BundleFileError)
+    if len(signatures) % SIGNATURE_BYTES:
+        raise BundleSignatureError(f"the signatures of {directory} are malformed", expected=f"{SIGNATURE_BYTES} bytes each")
+    own = key.sign(SIGNATURE_CONTEXT + data)  # the same key and bytes always give the same signature
+    each = [signatures[at : at + SIGNATURE_BYTES] for at in range(0, len(signatures), SIGNATURE_BYTES)]
+    if own not in each:
+        if len(each) == MAXIMUM_KEYS:
+            raise BundleSignatureError(f"{directory} has as many signatures as there may be", expected=f"fewer than {MAXIMUM_KEYS}")
+        write_atomically(directory / SIGNATURE_NAME, signatures + own)
+        each.append(own)
+    return len(each)
 
 
 def check_expiry(manifest: Manifest, now: float) -> None:
@@ -182,8 +252,12 @@ def _refuse_unlisted(directory: Path, manifest: Manifest) -> None:
                 raise UnlistedFileError(f"{directory} holds a folder that its manifest does not list", got=path, hint="remove it")
 
 
-def _read_listed(directory: Path, path: str, entry: FileEntry) -> bytes:
-    """Return a listed file's bytes after comparing length and digest."""
+def read_listed(directory: Path, path: str, entry: FileEntry) -> bytes:
+    """Return a listed file's bytes after comparing length and digest.
+
+    Raises:
+        BundleFileError: Missing, altered, or no plain file.
+    """
     content = read_limited(directory / path, entry.length, BundleFileError)
     digest = hashlib.sha256(content).hexdigest()
     if len(content) != entry.length or digest != entry.sha256:

@@ -9,7 +9,8 @@ import click
 
 from protocol.errors import FedtailorError, InputError
 
-AS_JSON = "protocol.console.as_json"
+AS_JSON_KEY = "protocol.console.as_json"
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 class ErrorGroup(click.Group):
@@ -17,7 +18,7 @@ class ErrorGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Note whether any command below was asked for JSON; its own context is gone when an error arrives here."""
-        ctx.meta[AS_JSON] = "--json" in args
+        ctx.meta[AS_JSON_KEY] = "--json" in args
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -25,14 +26,14 @@ class ErrorGroup(click.Group):
         try:
             return super().invoke(ctx)
         except FedtailorError as error:
-            report(error, as_json=ctx.meta[AS_JSON])
+            report(error, as_json=ctx.meta[AS_JSON_KEY])
             ctx.exit(error.exit_code)
         except BrokenPipeError:
             raise  # whoever read our output has gone; click ends quietly
         except OSError as fault:
             where = f"{fault.filename}: " if fault.filename else ""
             refused = InputError(f"{where}{fault.strerror or fault}", hint="look at the path, its permissions and the free space")
-            report(refused, as_json=ctx.meta[AS_JSON])
+            report(refused, as_json=ctx.meta[AS_JSON_KEY])
             ctx.exit(refused.exit_code)
 
 

@@ -15,7 +15,11 @@ FedtailorError                      1
 │   ├── UnlistedFileError          22
 │   ├── BundleSignatureError       23
 │   ├── ManifestError              24
-│   └── UnsafeGraphError           25
+│   ├── UnsafeGraphError           25
+│   ├── RefusedBundleError         26   whole and signed, but not for this device
+│   ├── SelfTestError              27
+│   └── StoreError                 28   look at the device's bundle store
+│       └── StoreBusyError         29
 ├── MessageError                   30   drop the message; the sender is wrong or hostile
 │   ├── MalformedMessageError      31
 │   ├── OversizeMessageError       32
@@ -27,7 +31,8 @@ FedtailorError                      1
 │       ├── PrototypeCountError        38
 │       └── PrototypeClassError        39
 ├── IncompatibleVersionError       40   update one side
-│   └── MissingExtraError          41
+│   ├── MissingExtraError          41
+│   └── UnfitDeviceError           42
 ├── TransportError                 50   look at the network or the broker, then try again
 │   ├── BrokerUnreachableError     51
 │   ├── DeadlineError              52
@@ -179,6 +184,30 @@ class UnsafeGraphError(BundleError):
     exit_code = 25
 
 
+class RefusedBundleError(BundleError):
+    """The bundle is whole and signed, but not for this device: other hardware, older than what ran here, or known as bad."""
+
+    exit_code = 26
+
+
+class SelfTestError(BundleError):
+    """A bundle does not compute on this device what it computed where it was made."""
+
+    exit_code = 27
+
+
+class StoreError(BundleError):
+    """The device's bundle store is damaged, cannot be written, or holds no working bundle."""
+
+    exit_code = 28
+
+
+class StoreBusyError(StoreError):
+    """Another process works on the bundle store."""
+
+    exit_code = 29
+
+
 class MessageError(FedtailorError):
     """A message from the wire cannot be accepted."""
 
@@ -249,6 +278,12 @@ class MissingExtraError(IncompatibleVersionError):
     """An optional dependency that this command needs is not installed."""
 
     exit_code = 41
+
+
+class UnfitDeviceError(IncompatibleVersionError):
+    """This device, as it is, cannot run a bundle."""
+
+    exit_code = 42
 
 
 class TransportError(FedtailorError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from protocol.device_blocks import CalibrationBlock, DriftBlock, SignatureBlock
@@ -16,7 +17,14 @@ FORMAT = "fedtailor-bundle/1"
 MAXIMUM_MANIFEST_BYTES = 1024 * 1024
 MAXIMUM_FILE_BYTES = 256 * 1024 * 1024
 MAXIMUM_BUNDLE_BYTES = 1024 * 1024 * 1024
-FILE_NAME = re.compile(r"(graphs/[a-z0-9_]{1,64}\.onnx|tensors/[a-z0-9_.-]{1,64}\.safetensors|selftest\.safetensors|README\.md)")
+FILE_NAME = re.compile(
+    r"(graphs/[a-z0-9_]{1,64}(\.(fp16|int8))?\.onnx|tensors/[a-z0-9_.-]{1,64}\.safetensors|selftest\.safetensors|README\.md)"
+)
+MAXIMUM_FILES = 256
+MAXIMUM_SAMPLE_VALUES = 2**26
+RUNTIME = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?")
+NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]{1,200}")  # no control characters, none that turn text around
+FLOAT32, PRECISIONS = "fp32", ("fp16", "int8")
 RAW_DTYPES = ("uint8", "float32")
 HEX_64 = re.compile(r"[0-9a-f]{64}")
 
@@ -31,12 +39,16 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A graph input or output; a word in ``shape`` is an axis whose size is free."""
+    """A graph input or output; a word in ``shape`` is an axis whose size is free.
+
+    An ``optional`` input may be left out: the graph holds a default for it, whose named axes have size 0.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
     meaning: str
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,15 @@ class RawInput:
 
 
 @dataclass(frozen=True)
+class OutputDifference:
+    """The largest absolute difference found in one output, and the batch size at which it was found."""
+
+    output: str
+    batch: int
+    absolute: float
+
+
+@dataclass(frozen=True)
 class Parity:
     """How closely a graph was found to follow the original, at export."""
 
@@ -59,11 +80,41 @@ class Parity:
     relative_tolerance: float
     worst_absolute_difference: float
     label_agreement: float | None
+    worst_by_output: tuple[OutputDifference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The same graph in smaller numbers, and what that was measured to cost and to save.
+
+    Attributes:
+        file: Path in the bundle.
+        opset: Operator set.
+        ir_version: Version of the file format.
+        operators: Operators that it uses.
+        minimum_onnxruntime: Oldest ONNX Runtime that loads it.
+        accuracy: Share of right labels with this variant, on samples that participants held out.
+        accuracy_float32: The same with the graph in float32.
+        seconds: Median time of one sample on the machine that exported, one thread.
+        seconds_float32: The same of the graph in float32.
+        worst_absolute_difference: Largest difference of an output from the graph in float32 on those samples.
+    """
+
+    file: str
+    opset: int
+    ir_version: int
+    operators: tuple[str, ...]
+    minimum_onnxruntime: str
+    accuracy: float
+    accuracy_float32: float
+    seconds: float
+    seconds_float32: float
+    worst_absolute_difference: float
 
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """One entry point."""
+    """One entry point; ``variants`` holds it in smaller numbers, by ``fp16`` or ``int8``."""
 
     file: str
     inputs: tuple[TensorSpec, ...]
@@ -72,6 +123,18 @@ class GraphSpec:
     ir_version: int
     operators: tuple[str, ...]
     parity: Parity
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+
+    def forms(self) -> tuple[GraphSpec, ...]:
+        """Return this graph, and each variant as a graph of its own."""
+        return (self, *(self.form(precision) for precision in self.variants))
+
+    def form(self, precision: str) -> GraphSpec:
+        """Return the graph in this precision; ``fp32`` is the graph itself."""
+        if precision == FLOAT32:
+            return self
+        own = self.variants[precision]
+        return replace(self, file=own.file, opset=own.opset, ir_version=own.ir_version, operators=own.operators, variants={})
 
 
 @dataclass(frozen=True)
@@ -152,7 +215,8 @@ class Manifest:
 
     def _conditions(self) -> list[tuple[bool, str, object]]:
         """Return what must hold, how to say it, and what there is."""
-        named = {graph.file for graph in self.graphs.values()}
+        named = {form.file for graph in self.graphs.values() for form in graph.forms()}
+        precisions = {precision for graph in self.graphs.values() for precision in graph.variants}
         bad_names = [path for path in self.files if not FILE_NAME.fullmatch(path)]
         bad_entries = [
             path for path, entry in self.files.items() if not (0 < entry.length <= MAXIMUM_FILE_BYTES and HEX_64.fullmatch(entry.sha256))
@@ -168,6 +232,7 @@ class Manifest:
             (not bad_entries, "a file's length or digest is not possible", bad_entries),
             (total <= MAXIMUM_BUNDLE_BYTES, f"all files together must stay below {MAXIMUM_BUNDLE_BYTES} bytes", total),
             (named <= self.files.keys() or not self.files, "every graph must be a listed file", sorted(named - self.files.keys())),
+            (precisions <= set(PRECISIONS), f"variants must be {' or '.join(PRECISIONS)}", sorted(precisions)),
             ("classify" in self.graphs, "there must be an entry point classify", sorted(self.graphs)),
             (self.raw_input.minimum < self.raw_input.maximum, "the raw range must not be empty", self.raw_input),
             (
@@ -176,6 +241,12 @@ class Manifest:
                 self.coordinator_key,
             ),
             (all(size > 0 for size in self.raw_input.shape), "raw sizes must be positive", self.raw_input.shape),
+            (math.prod(self.raw_input.shape) <= MAXIMUM_SAMPLE_VALUES, "a raw sample must be of a possible size", self.raw_input.shape),
+            (self.bundle_version >= 1, "the bundle's version must be at least 1", self.bundle_version),
+            (bool(RUNTIME.fullmatch(self.minimum_onnxruntime)), "the oldest ONNX Runtime must be a version", self.minimum_onnxruntime),
+            (bool(NAME.fullmatch(self.name)), "the name must be a short line of text", self.name),
+            (all(NAME.fullmatch(name) for name in self.classes), "class names must be short lines of text", self.classes),
+            (len(self.files) <= MAXIMUM_FILES, f"there must be at most {MAXIMUM_FILES} files", len(self.files)),
             (self.raw_input.dtype in RAW_DTYPES, f"raw samples must be {' or '.join(RAW_DTYPES)}", self.raw_input.dtype),
             (all(graph.outputs for graph in self.graphs.values()), "every graph must have outputs", sorted(self.graphs)),
             (not misshapen, "embed and features must give one vector a sample", misshapen),

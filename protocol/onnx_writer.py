@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import UnsafeGraphError
-from protocol.onnx_graph import GRAPH_INITIALIZER, GRAPH_INPUT, LENGTH_DELIMITED, MODEL_GRAPH, VARINT, field_spans, value_name
+from protocol.onnx_graph import GRAPH_INITIALIZER, GRAPH_INPUT, MODEL_GRAPH, VALUE_NAME
+from protocol.protobuf import LENGTH_DELIMITED, VARINT, field_spans, first_text, message
 
 TENSOR_SIZE, TENSOR_TYPE, TENSOR_NAME, TENSOR_RAW = 1, 2, 8, 9
 FLOAT32 = 1
@@ -46,7 +47,7 @@ def _graph_with_constants(graph: memoryview, values: Mapping[str, NDArray[np.flo
     pieces: list[bytes | memoryview] = []
     found: set[str] = set()
     for number, value, span in field_spans(graph):
-        name = value_name(value) if number == GRAPH_INPUT else None
+        name = first_text(message(value), VALUE_NAME) if number == GRAPH_INPUT else None
         if name in values:
             found.add(str(name))
         else:

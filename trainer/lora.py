@@ -65,7 +65,8 @@ class LoraLinear(nn.Linear):
     def forward(self, samples: Tensor) -> Tensor:
         """Return (B, *, O) from (B, *, I)."""
         low = samples @ self.lora_A.transpose(0, 1)  # (B, *, R)
-        return super().forward(samples) + self.scale * (low @ self.lora_B.transpose(0, 1))
+        # Subtracted, not added: ONNX Runtime 1.19 fuses a product and a sum into Gemm, which refuses factors of rank 0 there.
+        return super().forward(samples) - low @ (-self.scale * self.lora_B.transpose(0, 1))
 
 
 def with_lora(module: nn.Module, patterns: Sequence[LoraPattern], seed: int) -> nn.Module:

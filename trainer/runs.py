@@ -16,6 +16,7 @@ import json
 import logging
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +36,7 @@ from trainer.methods.base import State, Task
 from trainer.simulation import Progress
 
 SERVER, PRIVATE = "server/", "private/"
+ENDED, EVALUATION = "ended", "evaluation.json"
 DATA = "data"  # the entry of a configuration's environment that tells whether the data changed
 # Checkpoints are our own files: thousands of clients with a whole network each, numbers of any size.
 CHECKPOINT_LIMITS = TensorLimits(header_bytes=1 << 30, tensors=1 << 24, magnitude=None)
@@ -265,8 +267,13 @@ class Run:
         """Write ``evaluation.json`` and return what it holds: sizes, bytes and seconds are ``costs``."""
         content = dataclasses.asdict(evaluation.plain) | dataclasses.asdict(evaluation) | dict(costs)
         del content["plain"]  # its fields stand at the top
+        content[ENDED] = self.evaluation().get(ENDED) if (self.path / EVALUATION).is_file() else int(time.time())
         write_atomically(self.path / "evaluation.json", _json_bytes(content))
         return content
+
+    def ended(self) -> int:
+        """Return when the run was first evaluated, in seconds since 1970: a bundle is of that time, however often it is exported."""
+        return int(self.evaluation().get(ENDED) or 0)
 
     def save_devices(self, content: Mapping[str, Any]) -> None:
         """Write ``devices.json``: class counts and embedding of every device, for the report."""

@@ -33,7 +33,7 @@ def bench(bundle: Path, trusted: Path, threads: int | None, provider: tuple[str,
     from protocol.schema import encode
 
     click.echo("measuring, about half a minute", err=True)
-    report = measure(Bundle.open(bundle, trusted, SessionSettings(threads, provider)), repeats)
+    report = measure(Bundle.open(bundle, trusted, settings=SessionSettings(threads, provider)), repeats)
     if as_json:
         click.echo(json.dumps(encode(report)))
         return

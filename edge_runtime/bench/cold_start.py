@@ -10,16 +10,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from protocol.errors import NumericalError
-from protocol.keys import PublicKey
+from protocol.trust import FORMAT, Trusted, TrustFile, TrustPolicy
 
 PROGRAM = """
 import json, re, sys
 from pathlib import Path
 import numpy as np
 from edge_runtime import Bundle
-from protocol.keys import PublicKey
-bundle = Bundle.open(sys.argv[1], PublicKey.from_hex(sys.argv[2]))
+bundle = Bundle.open(sys.argv[1], trusted=sys.argv[2])
 samples = np.load(sys.argv[3])
 bundle.personalize(samples).predict(samples[:1])
 status = Path("/proc/self/status")
@@ -38,15 +40,24 @@ class ColdStart:
     megabytes: float | None
 
 
-def cold_start(bundle: Path, trusted: PublicKey, samples: Path, runs: int = 3) -> ColdStart:
+def cold_start(bundle: Path, trusted: Trusted, folder: Path, samples: NDArray[np.generic], runs: int = 3) -> ColdStart:
     """Return the best of some runs: what the program needs, not what else this machine does.
+
+    Args:
+        bundle: The bundle's folder.
+        trusted: What must have signed it.
+        folder: Where two files may be written.
+        samples: Raw samples to personalise from, (N, *shape).
+        runs: How many processes.
 
     Raises:
         NumericalError: The process failed.
     """
     places = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
-    command = [sys.executable, "-c", PROGRAM, str(bundle.resolve()), trusted.hex, str(samples)]
+    np.save(folder / "support.npy", samples)
+    TrustFile(FORMAT, TrustPolicy.of(trusted), {}).save(folder / "trust.json")
+    command = [sys.executable, "-c", PROGRAM, str(bundle.resolve()), str(folder / "trust.json"), str(folder / "support.npy")]
     found = []
     for _ in range(runs):
         started = time.perf_counter()

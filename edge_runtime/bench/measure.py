@@ -101,8 +101,7 @@ def measure(bundle: Bundle, repeats: int = 300) -> BenchReport:
     paced = paced_cpu_milliseconds(lambda: best.predict(one), max(repeats // 4, 25), PACE_SECONDS)
     threads = _sweep(classifier, support, repeats)
     with tempfile.TemporaryDirectory() as folder:
-        np.save(Path(folder) / "support.npy", support)
-        cold = cold_start(bundle.path, bundle.trusted, Path(folder) / "support.npy")
+        cold = cold_start(bundle.path, bundle.trusted, Path(folder), support)
     return BenchReport(
         bundle=bundle.digest,
         providers=bundle.session("classify").providers,
@@ -174,7 +173,7 @@ def _sweep(classifier: Classifier, support: Array, repeats: int) -> Threads:
 def _with_threads(classifier: Classifier, count: int) -> Classifier:
     """Return the same classifier, baked if it can be, on sessions with so many threads."""
     old = classifier.bundle
-    bundle = Bundle(old.path, old.trusted, replace(old.settings, threads=count))
+    bundle = Bundle(old.path, old.trusted, settings=replace(old.settings, threads=count))
     return Classifier(bundle, classifier.tailored, bake=can_bake(classifier))
 
 

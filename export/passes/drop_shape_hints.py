@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import onnx
 
+from export.passes.base import Condition, GraphPass
 
-def drop_shape_hints(model: onnx.ModelProto) -> None:
+
+def _drop(model: onnx.ModelProto) -> None:
     """Clear inner shapes in place."""
     model.graph.ClearField("value_info")
+
+
+drop_shape_hints = GraphPass("drop_shape_hints", _drop, ensures=(Condition("no inner shapes", lambda model: not model.graph.value_info),))

@@ -15,6 +15,7 @@ from edge_runtime import Bundle
 from edge_runtime.bench.cold_start import cold_start
 from edge_runtime.bench.measure import BenchReport, made_up, measure
 from protocol.keys import PrivateKey
+from protocol.trust import FORMAT, TrustFile, TrustPolicy
 from tests.edge_runtime.test_soak import MEGABYTES, growth
 from tests.releases import write_untrained
 
@@ -63,13 +64,12 @@ def test_a_paced_prediction_takes_little_of_the_processor(reports: list[BenchRep
 
 
 def test_a_cold_process_has_its_label_in_time(lenet: Bundle, tmp_path: Path) -> None:
-    np.save(tmp_path / "support.npy", made_up(lenet.manifest.raw_input, 256))
-    found = cold_start(lenet.path, lenet.trusted, tmp_path / "support.npy", runs=5)
+    found = cold_start(lenet.path, lenet.trusted, tmp_path, made_up(lenet.manifest.raw_input, 256), runs=5)
     assert found.seconds <= 1.0
     assert found.megabytes is not None
     assert found.megabytes <= 100
 
 
 def test_memory_does_not_grow(lenet: Bundle, tmp_path: Path) -> None:
-    lenet.trusted.save(tmp_path / "release.pub")
-    assert growth(lenet.path, tmp_path / "release.pub", 5000, 200, 50) <= MEGABYTES
+    TrustFile(FORMAT, TrustPolicy.of(lenet.trusted), {}).save(tmp_path / "trust.json")
+    assert growth(lenet.path, tmp_path / "trust.json", 5000, 200, 50) <= MEGABYTES

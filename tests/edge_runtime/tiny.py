@@ -15,6 +15,7 @@ import numpy as np
 from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
 from protocol.manifest import GraphSpec, Manifest, MethodEntry, Parity, Personalization, RawInput, TensorSpec
+from protocol.tensors import encode_tensors
 from tests.protocol.samples import bytes_field, number_field
 
 CLASSES = ("cat", "dog", "fox")
@@ -137,8 +138,19 @@ def write_tiny(directory: Path, key: PrivateKey, scope: Scope | None = "device",
     """Write a signed bundle, with some fields of the manifest replaced, and return its folder."""
     entry_points = graphs(scope)
     changed = replace(manifest(entry_points, scope), **changes)  # type: ignore[arg-type]  # fields by name
-    write_bundle(directory, changed, {f"graphs/{name}.onnx": graph.to_bytes() for name, graph in entry_points.items()}, key)
+    files = {f"graphs/{name}.onnx": graph.to_bytes() for name, graph in entry_points.items()}
+    write_bundle(directory, changed, {**files, "selftest.safetensors": golden(scope)}, key)
     return directory
+
+
+def golden(scope: Scope | None, shift: float = 0.0) -> bytes:
+    """Return golden samples and outputs; ``shift`` makes the logits wrong by that much."""
+    samples = raw_samples(8, seed=9)
+    if scope is None:
+        scores = samples.reshape(-1, 4).astype(np.float64) @ EMBED
+        return encode_tensors({"samples": samples, "logits": (scores + shift).astype(np.float32)})
+    outputs = {"embedding": embed(samples), "features": features(samples), "logits": logits(samples, samples, scope) + shift}
+    return encode_tensors({"samples": samples, **{name: value.astype(np.float32) for name, value in outputs.items()}})
 
 
 def raw_samples(count: int, seed: int = 0) -> np.ndarray:

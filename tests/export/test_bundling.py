@@ -111,6 +111,9 @@ def test_the_bundle_carries_golden_samples_and_a_card(release: Release) -> None:
     np.testing.assert_allclose(bundle.personalize(samples).logits(samples), expected["logits"], atol=1e-4)
     assert b"zACC" in opened.files["README.md"]
     assert opened.manifest.method.phases[0]["draw"]["policy"] == "EpisodeBatches"
+    assert opened.manifest.minimum_onnxruntime == "1.19"
+    for graph in opened.manifest.graphs.values():
+        assert [each.output for each in graph.parity.worst_by_output] == [output.name for output in graph.outputs]
 
 
 def test_an_existing_bundle_is_not_overwritten_unasked(release: Release) -> None:

@@ -20,7 +20,18 @@ def export(release: Release, out: Path, *words: str | Path, run: Path | None = N
 
 def test_the_bundle_is_what_was_asked_for(release: Release, tmp_path: Path) -> None:
     release.coordinator_key.public.save(tmp_path / "coordinator.pub")
-    words = ["--name", "digits-v2", "--bundle-version", "2", "--expires", "4000000000"]
+    words = [
+        "--name",
+        "digits-v2",
+        "--bundle-version",
+        "2",
+        "--expires",
+        "4000000000",
+        "--target-runtime",
+        "1.20.1",
+        "--target-python",
+        "3.11",
+    ]
     answer = export(release, tmp_path / "bundle", *words, "--coordinator-key", tmp_path / "coordinator.pub", "--json")
     assert answer.exit_code == 0, answer.output
     content = json.loads(answer.stdout)
@@ -29,6 +40,7 @@ def test_the_bundle_is_what_was_asked_for(release: Release, tmp_path: Path) -> N
     assert content["digest"] == bundle.digest
     assert content["bytes"] == sum(path.stat().st_size for path in (tmp_path / "bundle").rglob("*") if path.is_file())
     assert (manifest.name, manifest.bundle_version, manifest.expires) == ("digits-v2", 2, 4_000_000_000)
+    assert manifest.minimum_onnxruntime == "1.20"
     assert manifest.coordinator_key == release.coordinator_key.public.hex
     assert manifest.producer.keys() >= {"torch", "onnx", "onnxruntime"}
     # The graphs are those of the first export, byte for byte.

@@ -13,6 +13,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 
+from export.divergence import first_divergence
 from export.graphs import to_onnx
 from export.parity import check_parity
 from protocol.errors import ParityError
@@ -97,3 +98,45 @@ def test_the_exporter_leaves_filters_and_loggers_as_they_were() -> None:
     before = logger.level, list(warnings.filters)
     to_onnx(PART)
     assert (logger.level, list(warnings.filters)) == before
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.reshape(3, 2) * 1, lambda x: x + torch.ones(3, 2), lambda x: torch.cat([x[at : at + 1] for at in range(x.shape[0])])],
+    ids=["reshape", "broadcast", "loop"],
+)
+def test_code_that_fixes_the_batch_is_refused_with_advice(function: Callable[[Tensor], Tensor]) -> None:
+    part = Part("classify", function, PART.inputs, PART.outputs)
+    with pytest.raises(ParityError, match=r"fixes the axis batch: use x\.shape\[0\]"):
+        check_parity(part, to_onnx(part), "1.19")
+
+
+def test_the_worst_difference_of_each_output_is_told_with_its_batch() -> None:
+    class Two(nn.Module):
+        def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+            # The first drifts by the batch's size, within the tolerance; the second not at all.
+            return samples + 1e-7 * samples.shape[0] * torch.ones(2), samples
+
+    outputs = tuple(PartTensor(name, "float32", ("batch", 2), "") for name in ("drifting", "same"))
+    part = Part("features", Two(), PART.inputs, outputs)
+    plain = Part("features", lambda samples: (samples * 1, samples), PART.inputs, outputs)
+    drifting, same = check_parity(part, to_onnx(plain), "1.19").worst_by_output
+    assert (drifting.output, drifting.batch) == ("drifting", 64)
+    assert drifting.absolute == pytest.approx(6.4e-6, rel=0.1)
+    assert (same.output, same.absolute) == ("same", 0.0)
+
+
+def test_where_graph_and_module_part_is_found_by_function() -> None:
+    part = Part("classify", nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)), PART.inputs, PART.outputs)
+    other = Part("classify", nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)), PART.inputs, PART.outputs)
+    other.module.load_state_dict(part.module.state_dict())  # type: ignore[union-attr]  # both are modules
+    feeds = {"samples": np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)}
+    assert first_divergence(part, to_onnx(part), feeds, 1e-5, 1e-4) is None
+    found = first_divergence(part, to_onnx(other), feeds, 1e-5, 1e-4)
+    assert found is not None
+    assert (found.layer, found.operation) == ("2", "aten.linear.default")  # relu has another name than tanh; what follows differs
+
+
+def test_a_foreign_graph_without_names_to_compare_says_so() -> None:
+    with pytest.raises(ParityError, match="no inner value of the graph differs"):
+        check_parity(PART, graph(WEIGHT + np.float32(1e-3)), "1.19")

@@ -6,10 +6,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from export.passes.add_zero_defaults import add_zero_defaults, optional_inputs
+from export.passes.base import Condition, GraphPass
 from export.passes.drop_shape_hints import drop_shape_hints
 from export.passes.lower_ir import lower_ir
+from export.passes.name_tensors import has_single_makers, name_tensors
 from export.passes.strip_metadata import strip_metadata
-from protocol.errors import IncompatibleVersionError
+from protocol.errors import IncompatibleVersionError, InputError, ParityError
 
 
 @pytest.fixture
@@ -59,3 +62,50 @@ def test_a_newer_tensor_type_is_refused(model: onnx.ModelProto) -> None:
     model.graph.initializer[0].data_type = TensorProto.FLOAT8E4M3FN
     with pytest.raises(IncompatibleVersionError):
         lower_ir(model)
+
+
+def test_a_pass_is_checked_before_and_after(model: onnx.ModelProto) -> None:
+    named = Condition("a graph named done", lambda each: each.graph.name == "done", "call it done")
+    with pytest.raises(InputError, match="the pass p cannot be applied: expected a graph named done; call it done"):
+        GraphPass("p", lambda _: None, requires=(named,), error=InputError)(model)
+    with pytest.raises(ParityError, match="the pass p broke its promise"):
+        GraphPass("p", lambda _: None, ensures=(named,))(model)
+    GraphPass("p", lambda each: setattr(each.graph, "name", "done"), ensures=(named,))(model)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(["samples"], ["logits"]), (["sum"], ["w"]), (["y"], ["x"]), (["z"], ["sum.1"])])
+def test_names_that_inner_values_have_are_free(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> None:
+    strip_metadata(model)
+    drop_shape_hints(model)
+    name_tensors(inputs, outputs)(model)
+    assert ([each.name for each in model.graph.input], [each.name for each in model.graph.output]) == (inputs, outputs)
+    assert [node.op_type for node in model.graph.node] == ["Add", "Relu", "Transpose"]
+    lower_ir(model)
+    onnx.checker.check_model(model, full_check=True)
+    assert has_single_makers(model)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(["a", "b"], ["y"]), (["a"], []), (["a"], ["a"])])
+def test_names_must_fit(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> None:
+    with pytest.raises(ParityError, match="cannot be applied"):
+        name_tensors(inputs, outputs)(model)
+
+
+def test_a_name_twice_is_seen(model: onnx.ModelProto) -> None:
+    model.graph.node[1].output[0] = "sum"
+    assert not has_single_makers(model)
+
+
+def test_defaults_are_empty_and_only_where_asked(model: onnx.ModelProto) -> None:
+    assert optional_inputs(model) == set()
+    add_zero_defaults(["x"])(model)
+    assert optional_inputs(model) == {"x"}
+    assert [list(tensor.dims) for tensor in model.graph.initializer if tensor.name == "x"] == [[0, 2]]
+    with pytest.raises(ParityError, match="no default yet"):
+        add_zero_defaults(["x"])(model)
+
+
+@pytest.mark.parametrize("name", ["w", "z", "nothing"])
+def test_only_an_input_with_a_named_axis_gets_a_default(model: onnx.ModelProto, name: str) -> None:
+    with pytest.raises(ParityError, match="named axis"):
+        add_zero_defaults([name])(model)

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol import cli
+from protocol.broker_cli import broker
 from protocol.bundle import write_bundle
+from protocol.bundle_cli import bundle
 from protocol.console import ErrorGroup
 from protocol.keys import PrivateKey, PublicKey
+from protocol.keys_cli import keys
 from tests.protocol.samples import bundle_files, manifest
 
 Run = Callable[..., Result]
@@ -25,7 +27,7 @@ Run = Callable[..., Result]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs one command line in a fresh folder."""
     monkeypatch.chdir(tmp_path)
-    root = ErrorGroup(commands={"bundle": cli.bundle, "keys": cli.keys, "broker": cli.broker})
+    root = ErrorGroup(commands={"bundle": bundle, "keys": keys, "broker": broker})
     return lambda *words: CliRunner().invoke(root, [str(word) for word in words])
 
 

@@ -15,8 +15,9 @@ from protocol.broker_address import parse_broker
 from protocol.bundle import open_bundle
 from protocol.errors import NotAllowedError
 from protocol.freshness import next_boot
-from protocol.keys import PrivateKey, PublicKey
+from protocol.keys import PrivateKey
 from protocol.topics import COORDINATOR, Topics
+from protocol.trust import open_trusted
 from trainer.coordinator.prototype_round import PrototypeRound
 from trainer.coordinator.registry import DeviceRegistry
 
@@ -83,7 +84,7 @@ def _exchange(request: PrototypesRequest) -> dict[str, Any]:
     from trainer.coordinator.service import Coordinator
 
     address, topics = parse_broker(request.broker), Topics(request.federation)
-    bundle = open_bundle(request.bundle, PublicKey.open(request.trusted))
+    bundle = open_bundle(request.bundle, open_trusted(request.trusted))
     key, registry = PrivateKey.open(request.key), DeviceRegistry(request.registry)
     if bundle.manifest.coordinator_key != key.public.hex:
         hint = "export the bundle with this coordinator's --coordinator-key"

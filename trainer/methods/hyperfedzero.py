@@ -56,6 +56,7 @@ from trainer.methods.hyperfedzero_network import (
     NetworkPlan,
     Scope,
     Tailored,
+    check_unrolled,
     load_frozen,
     log_prior,
 )
@@ -253,6 +254,8 @@ class HyperFedZeroMethod(MethodBase):
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return ``embed``, ``features``, ``generate`` and ``classify``."""
         network, prior = load_frozen(self._network(), server), self.settings.reads_prior
+        if self.settings.scope == "sample":
+            check_unrolled(network, self.task.sample_shape)
         classes, embedding = len(self.task.classes), self.embedding_size
         samples = self.task.samples_tensor()
         meaning = "distribution embedding on the simplex" + (", then the class prior" if prior else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from protocol.errors import InputError
 from trainer.checkpoints import check_state
 from trainer.hypernetwork import ChunkedHypernetwork, HypernetworkSize
 from trainer.methods.distribution_embedding import DistributionExtractor
 from trainer.models.mlp import FIRST_WEIGHT, MLP, Normalise
+from trainer.per_sample import PerSampleWeights
 
 EMBEDDING_FLOOR = 1e-6  # keeps the logarithm of an unused dimension finite
 CONDITION = "condition"
@@ -118,6 +121,13 @@ class HyperFedZeroNetwork(nn.Module):
 
         return vmap(one)(weights, x)
 
+    def classify_each_unrolled(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Return what ``classify_each`` returns, in operations that a graph has for a batch of any size."""
+        if self.reads_condition:
+            return self.classify(weights, x)
+        with PerSampleWeights():
+            return self.classify(weights, x)
+
     def forward(self, samples: Tensor, noise: Tensor | None, scope: Scope) -> Forward:
         """Return what one device's batch of raw samples (B, *shape) gives.
 
@@ -222,9 +232,32 @@ class Classify(nn.Module):
         named = dict(zip(self.network.targets, weights, strict=not self.with_prior))
         x = self.network.normalise(samples)  # (B, *shape)
         if self.scope == "sample":
-            return self.network.classify_each(named, x)
+            return self.network.classify_each_unrolled(named, x)
         logits = self.network.classify(named, x)  # (B, C)
         return logits + weights[-1] if self.with_prior else logits
+
+
+def check_unrolled(network: HyperFedZeroNetwork, sample_shape: Sequence[int]) -> None:
+    """Refuse a classifier with weights of each sample's own that no graph can hold: it must compute what ``vmap`` computes.
+
+    Raises:
+        InputError: It uses its weights in a layer that cannot be written out.
+    """
+    generator, dtype = torch.Generator().manual_seed(0), network.extractor.project.weight.dtype
+    with torch.no_grad():
+        x = torch.rand((3, *sample_shape), generator=generator, dtype=dtype)  # (3, *shape)
+        scores = torch.randn((3, network.extractor.project.out_features), generator=generator, dtype=dtype)  # (3, E)
+        condition = torch.softmax(3 * scores, dim=1)  # (3, E)
+        weights = network.generate(condition)
+        expected = network.classify_each(weights, x)  # (3, C)
+        hint = "use Linear, Conv2d without groups or dilation, and GroupNorm; or scope device"
+        what = "the classifier cannot be exported with weights of each sample's own"
+        try:
+            got = network.classify_each_unrolled(weights, x)  # (3, C)
+        except Exception as error:  # a user's model may raise anything
+            raise InputError(what, got=f"{type(error).__name__}: {error}"[:200], hint=hint) from error
+        if got.shape != expected.shape or not torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
+            raise InputError(what, expected="what vmap gives", got="another result", hint=hint)
 
 
 def log_prior(prior: Tensor) -> Tensor:

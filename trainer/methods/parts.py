@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from torch import nn
+
+Computation: TypeAlias = nn.Module | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class PartTensor:
         meaning: A few words for the manifest.
         minimum: Smallest value that an input takes at work; the parity gate draws from there.
         maximum: Largest such value.
+        optional: Whether the graph can do without it: an input such as a LoRA factor, whose named axes then have size 0.
     """
 
     name: str
@@ -26,6 +31,7 @@ class PartTensor:
     meaning: str
     minimum: float = 0.0
     maximum: float = 1.0
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,14 +40,17 @@ class Part:
 
     Attributes:
         entry_point: ``embed``, ``generate``, ``classify``, ``features``, ...
-        module: Takes the inputs positionally and returns one tensor, or a tuple in the order of ``outputs``.
+        module: A torch module or a pure function. Takes the inputs positionally and returns one tensor, or a tuple in the order
+            of ``outputs``.
         inputs: In the order of the module's parameters.
         outputs: In the order of the module's results.
         judged_by_label: Whether the parity gate also compares the arg max of the first output.
+        gathered: How many of the last inputs are handed to the module as one dictionary by name, its last argument.
     """
 
     entry_point: str
-    module: nn.Module
+    module: Computation
     inputs: tuple[PartTensor, ...]
     outputs: tuple[PartTensor, ...]
     judged_by_label: bool = False
+    gathered: int = 0

@@ -1,0 +1,1 @@
+"""Smaller numbers: variants of a graph in half precision and in eight bits, each measured before it may travel."""
