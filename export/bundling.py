@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from export.card import model_card
+from export.device_statistics import with_device_statistics
 from export.graphs import to_onnx
 from export.parity import check_parity
 from export.precision.timing import Stopwatch
@@ -136,6 +137,7 @@ def export_run(
             steps = training_parts(method, server, data.participants[0], release.target_runtime)
             manifest = replace(manifest, graphs={**manifest.graphs, **steps.graphs})
             files.update(steps.files)
+    manifest = with_device_statistics(manifest, files, run)
     return Exported(write_bundle(directory, manifest, files, key, overwrite=overwrite), tuple(verdicts))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from protocol.device_blocks import CalibrationBlock, DriftBlock, SignatureBlock
 from protocol.errors import ManifestError
 from protocol.keys import is_public_key
 from protocol.schema import JsonValue, SchemaError, decode, parse_json, to_json
@@ -182,6 +183,9 @@ class Manifest:
         target: Hardware group that the bundle is for; ``any`` for all.
         coordinator_key: Public key, in hexadecimal, that signs what a coordinator sends; None when there is none.
         producer: Versions of what made the bundle.
+        calibration: For label-shift correction; None when the run has none.
+        drift: When a device's distribution has moved; None when nothing watches it.
+        distribution_signature: Parts and constants of the distribution signature; None when there is none.
     """
 
     format: str
@@ -199,6 +203,9 @@ class Manifest:
     target: str
     coordinator_key: str | None
     producer: Mapping[str, str]
+    calibration: CalibrationBlock | None = None
+    drift: DriftBlock | None = None
+    distribution_signature: SignatureBlock | None = None
 
     def __post_init__(self) -> None:
         """Refuse a manifest that contradicts itself."""
@@ -243,6 +250,17 @@ class Manifest:
             (self.raw_input.dtype in RAW_DTYPES, f"raw samples must be {' or '.join(RAW_DTYPES)}", self.raw_input.dtype),
             (all(graph.outputs for graph in self.graphs.values()), "every graph must have outputs", sorted(self.graphs)),
             (not misshapen, "embed and features must give one vector a sample", misshapen),
+            *self._block_conditions(),
+        ]
+
+    def _block_conditions(self) -> list[tuple[bool, str, object]]:
+        """Return what must hold of the optional blocks."""
+        calibration, drift, signature = self.calibration, self.drift, self.distribution_signature
+        return [
+            (calibration is None or calibration.is_possible(len(self.classes)), "the calibration does not fit the classes", calibration),
+            (drift is None or drift.is_possible(), "the drift block is not possible", drift),
+            (drift is None or "embed" in self.graphs, "drift needs an entry point embed", sorted(self.graphs)),
+            (signature is None or signature.is_possible(), "the distribution signature is not possible", signature),
         ]
 
     def feature_dimension(self) -> int:
