@@ -7,7 +7,7 @@ TESTS ?= tests
 INSTALLED := .venv/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-slow test-thorough check clean
 
 # The whole way on real data: train, export, sign, personalise, exchange prototypes, compare.
 demo: $(INSTALLED)
@@ -17,9 +17,14 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(TESTS) -m "not slow" -n 2 --dist loadfile
 
-# The long tests, one at a time: some of them measure seconds.
+# The long tests, on two processes; those that measure seconds then run one at a time.
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest $(TESTS) -m "slow and not thorough and not alone" -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(TESTS) -m "alone and not thorough"
+
+# Every layer, loss, network and method where the other sets take a few: before a release, or after a change of the exporter.
+test-thorough: $(INSTALLED)
+	$(BIN)/python -m pytest $(TESTS) -m thorough -n 2 --dist loadfile
 
 # Lint, format and types.
 check: $(INSTALLED)

@@ -114,7 +114,7 @@ def export_run(
         BundleError: The target folder cannot be used.
     """
     check_target(release.target_runtime)  # before minutes of exporting
-    config, versions = run.config, environment()
+    config, versions, server = run.config, environment(), run.final_state()
     settings = method_settings(config.method, config.settings)
     method = settings.bind(config.task)
     origin = Origin(
@@ -124,7 +124,7 @@ def export_run(
         created=run.ended(),
         producer={package: versions[package] for package in PRODUCERS},
     )
-    parts = method.parts(run.final_state())
+    parts = method.parts(server)
     manifest, files = bundle_from_parts(parts, origin, release, lambda manifest: model_card(manifest, run))
     verdicts: list[Verdict] = []
     extras = extras or Extras()
@@ -134,7 +134,7 @@ def export_run(
             request = VariantRequest(extras.precisions, extras.max_drop)
             manifest, verdicts = add_variants(manifest, files, request, _evidence(run, data), Stopwatch(run.path))
         if extras.training:
-            steps = training_parts(method, run.final_state(), data.participants[0], release.target_runtime)
+            steps = training_parts(method, server, data.participants[0], release.target_runtime)
             manifest = replace(manifest, graphs={**manifest.graphs, **steps.graphs})
             files.update(steps.files)
     manifest = with_device_statistics(manifest, files, run)

@@ -51,6 +51,7 @@ def test_a_short_demo_on_a_broker_of_ones_own(tmp_path: Path) -> None:
     assert config["rounds"] == 3
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/usr/share/datasets/fashion-mnist").is_dir(), reason="needs Debian's package dataset-fashion-mnist")
 def test_a_short_form_of_the_reference_setting(tmp_path: Path) -> None:
@@ -61,6 +62,7 @@ def test_a_short_form_of_the_reference_setting(tmp_path: Path) -> None:
     assert report["tailored_zacc"] > report["fedavg_zacc"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_the_digits_demo_gains_over_seeds(tmp_path: Path) -> None:
     """Two of the five seeds that are reported in the results."""

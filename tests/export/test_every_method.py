@@ -77,6 +77,7 @@ def test_hyperfedzero_exports_images_and_vectors(model: str, shape: tuple[int, .
         check(case)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "shape"), LARGE)
 @pytest.mark.parametrize(("scope", "tailored"), [("device", "whole"), ("device", "head"), ("sample", "whole"), ("sample", "head")])

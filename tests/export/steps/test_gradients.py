@@ -58,12 +58,14 @@ def test_gradients_of_losses(kind: str) -> None:
     check_loss(kind)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in LAYERS if kind not in QUICK_LAYERS])
 def test_gradients_of_every_other_layer(kind: str) -> None:
     check_layer(kind)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in LOSSES if kind not in QUICK_LOSSES])
 def test_gradients_of_every_other_loss(kind: str) -> None:

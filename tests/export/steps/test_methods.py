@@ -52,6 +52,7 @@ def test_steps_travel(name: str) -> None:
     check(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in QUICK])
 def test_steps_of_every_other_method_travel(name: str) -> None:

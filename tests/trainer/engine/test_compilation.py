@@ -204,6 +204,7 @@ sys.stdout.write(json.dumps({"seconds": compiler.seconds, "failure": compiler.fa
 """
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(not compiler_found(), reason="needs a C++ compiler")
 def test_a_real_compiler_gives_the_same_numbers_and_is_quicker_from_its_cache(cache: Path) -> None:
