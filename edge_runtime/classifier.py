@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_runtime.bundle import ROWS_AT_A_TIME, Bundle
-from edge_runtime.personalizer import TailoredWeights, generate
-from edge_runtime.samples import check_samples
+from edge_runtime.bundle import Bundle
+from edge_runtime.personal_folder import DriftState, PersonalFolder, PersonalRecord, check_shapes
+from edge_runtime.personalizer import LOG_PRIOR, TailoredWeights, generate
+from edge_runtime.sources import ROWS_AT_A_TIME
 from protocol.errors import BundleError, InputError, NumericalError
-from protocol.files import read_limited, write_atomically
-from protocol.manifest import MAXIMUM_FILE_BYTES
-from protocol.schema import SchemaError, decode, parse_json, to_json
-from protocol.tensors import decode_tensors, encode_tensors
 from protocol.trust import Trusted, TrustPolicy
 
-WEIGHTS_SUFFIX = ".safetensors"
-WEIGHTS_NAME = "personal.safetensors"
-WEIGHTS_STEM = "personal-"
-RECORD_NAME = "personal.json"
-RECORD_BYTES = 64 * 1024
-EMBEDDING = "embedding"
+Array = NDArray[np.generic]
+Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class PersonalRecord:
-    """What ``personal.json`` holds: which bundle, trusted how, and what was made when."""
+class TopK(NamedTuple):
+    """The likeliest classes: names (B, K) and probabilities (B, K) float32, the likeliest first."""
 
-    bundle_path: str
-    bundle_digest: str
-    trust: TrustPolicy
-    created: int
-    support_size: int
-    weights_sha256: str
+    classes: NDArray[np.str_]
+    probabilities: Floats
 
 
 class Classifier:
@@ -46,79 +35,117 @@ class Classifier:
     Args:
         bundle: The bundle it was made with.
         tailored: The generated weights.
+        bake: Whether to build a session in which the generated weights are constants: some milliseconds once, and each
+            prediction is faster. Otherwise they are fed.
+
+    Raises:
+        InputError: Each sample makes its own weights, so nothing can be baked.
     """
 
-    def __init__(self, bundle: Bundle, tailored: TailoredWeights) -> None:
+    def __init__(self, bundle: Bundle, tailored: TailoredWeights, *, bake: bool = False) -> None:
         self.bundle = bundle
         self.tailored = tailored
-        self._session = bundle.session("classify")
-        self._classes = np.array(bundle.manifest.classes)
+        self.baked = bake
         way = bundle.manifest.personalization
         self._each_its_own = way is not None and way.scope == "sample"
+        self._classes = np.array(bundle.manifest.classes)
+        self._gate = bundle.gate
+        if bake and self._each_its_own:
+            raise InputError("each sample makes its own weights", expected="scope device for baking", hint="leave bake out")
+        weights, correction = dict(tailored.weights), tailored.correction
+        self._scale = 1.0 if correction is None else correction.scale
+        self._shift = None if correction is None else correction.shift / np.float32(correction.scale)
+        if LOG_PRIOR in weights and self._shift is not None:  # a graph that adds a log prior corrects by itself
+            weights[LOG_PRIOR], self._shift = self._shift, None
+        self._session = bundle.baked_session("classify", weights) if bake and weights else bundle.session("classify")
+        self._constants: Mapping[str, Floats] = weights
+        self._fed: Mapping[str, Array] = {} if bake else weights
 
-    def logits(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return class scores (B, C) float32 of raw samples (B, *shape), B from 0.
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """Return sentences about a support set that may not serve; none if it was fine."""
+        return self.tailored.advice
+
+    @property
+    def session_threads(self) -> int:
+        """Return the threads of one call."""
+        return self._session.threads
+
+    def bare_session(self) -> Callable[[Mapping[str, Array]], Sequence[Array]]:
+        """Return a call of ONNX Runtime itself on a session of its own like this one, with nothing of ours around it."""
+        return self.bundle.baked_session("classify", self._constants).bare()
+
+    def predict(self, samples: Array) -> NDArray[np.str_]:
+        """Return class names (B,) of raw samples (B, *shape), B from 0.
 
         Raises:
-            InputError: Samples of another shape or dtype, or not finite.
+            InputError: Samples that do not fit; see ``SampleGate.accept``.
             NumericalError: The scores are not finite.
         """
-        check_samples(samples, self.bundle.manifest.raw_input)
-        if len(samples) == 0:
-            return np.empty((0, len(self._classes)), np.float32)
-        if len(samples) <= ROWS_AT_A_TIME:
-            return self._run(samples)
-        return np.concatenate([self._run(samples[at : at + ROWS_AT_A_TIME]) for at in range(0, len(samples), ROWS_AT_A_TIME)])
-
-    def predict_proba(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return class probabilities (B, C) float32 of raw samples (B, *shape); see ``logits`` for errors."""
-        scores = self.logits(samples)
-        exponents = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))  # (B, C)
-        probabilities: NDArray[np.float32] = exponents / exponents.sum(axis=1, keepdims=True)
-        return probabilities
-
-    def predict(self, samples: NDArray[np.generic]) -> NDArray[np.str_]:
-        """Return class names (B,) of raw samples (B, *shape); see ``logits`` for errors."""
-        labels: NDArray[np.str_] = self._classes[self.logits(samples).argmax(axis=1)]
+        labels: NDArray[np.str_] = self._classes[self._scores(samples).argmax(axis=1)]
         return labels
 
-    def _run(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return logits (B, C) of a bounded number of samples."""
-        weights = generate(self.bundle, self.bundle.embed(samples)) if self._each_its_own else self.tailored.weights
+    def logits(self, samples: Array) -> Floats:
+        """Return class scores (B, C) float32 of raw samples (B, *shape), corrected if so personalised; errors as ``predict``."""
+        scores = self._scores(samples)
+        return scores if self._scale == 1.0 else scores * np.float32(self._scale)
+
+    def predict_proba(self, samples: Array) -> Floats:
+        """Return class probabilities (B, C) float32 of raw samples (B, *shape); errors as ``predict``."""
+        scores = self.logits(samples)
+        exponents = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))  # (B, C)
+        probabilities: Floats = exponents / exponents.sum(axis=1, keepdims=True)
+        return probabilities
+
+    def top_k(self, samples: Array, k: int) -> TopK:
+        """Return the k likeliest classes of raw samples (B, *shape), or all where there are fewer; errors as ``predict``."""
+        if k < 1:
+            raise InputError("no class was asked for", expected="k at least 1", got=k)
+        probabilities = self.predict_proba(samples)  # (B, C)
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]  # (B, K)
+        return TopK(self._classes.take(order), np.take_along_axis(probabilities, order, axis=1))
+
+    def _scores(self, samples: Array) -> Floats:
+        """Return scores (B, C) whose order is that of the classes' probabilities, of a bounded number of samples at a time."""
+        accepted = self._gate.accept(samples)
+        count = len(accepted)
+        if 0 < count <= ROWS_AT_A_TIME:
+            return self._run(accepted)
+        if count == 0:
+            return np.empty((0, len(self._classes)), np.float32)
+        return np.concatenate([self._run(accepted[at : at + ROWS_AT_A_TIME]) for at in range(0, count, ROWS_AT_A_TIME)])
+
+    def _run(self, samples: Array) -> Floats:
+        """Return scores (B, C) of 1 to 256 samples."""
+        weights = generate(self.bundle, self.bundle.embed(samples)) if self._each_its_own else self._fed
         scores = self._session.run({"samples": samples, **weights})[0]
-        if not np.isfinite(scores).all():  # an arg max over NaN would still name a class
+        flat = scores.ravel()
+        if not math.isfinite(flat.dot(flat)) and not np.isfinite(scores).all():  # an arg max over NaN would still name a class
             raise NumericalError("the classifier gave NaN or infinity", hint="are the samples in the raw range?")
-        return scores
+        return scores if self._shift is None else scores + self._shift
 
-    def save(self, directory: str | Path) -> None:
-        """Write the weights under the name of their digest, then ``personal.json`` which goes with them.
+    def save(self, directory: str | Path, drift: DriftState | None = None, running_mean: Floats | None = None) -> None:
+        """Write weights, embedding and ``personal.json`` into a folder.
 
-        Whatever interrupts this leaves the earlier classifier or the new one, whole. ``personal.safetensors`` is a
-        copy of the newest weights, for people and other programs.
+        Whatever interrupts this leaves the earlier classifier or the new one, whole.
+
+        Args:
+            directory: The folder; made if need be.
+            drift: Where the drift monitor stands, if there is one.
+            running_mean: Its running mean embedding, (E,) float32.
         """
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        embedding = self.tailored.embedding
-        tensors = {**self.tailored.weights, **({} if embedding is None else {EMBEDDING: embedding})}
-        data = encode_tensors(tensors) if tensors else b""
         record = PersonalRecord(
             bundle_path=str(self.bundle.path.resolve()),
             bundle_digest=self.bundle.digest,
             trust=TrustPolicy.of(self.bundle.trusted),
             created=int(time.time()),
             support_size=self.tailored.support_size,
-            weights_sha256=hashlib.sha256(data).hexdigest(),
+            drift=drift,
         )
-        weights = folder / _weights_name(record)
-        write_atomically(weights, data)
-        write_atomically(folder / RECORD_NAME, to_json(record))
-        write_atomically(folder / WEIGHTS_NAME, data)
-        for left_over in folder.glob(f"{WEIGHTS_STEM}*{WEIGHTS_SUFFIX}"):
-            if left_over != weights:
-                left_over.unlink(missing_ok=True)
+        PersonalFolder(record, self.tailored, running_mean).save(Path(directory))
 
     @classmethod
-    def open(cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: Trusted | None = None) -> Classifier:
+    def open(cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: Trusted | None = None, bake: bool = False) -> Classifier:
         """Open a saved classifier; its bundle is verified again.
 
         Args:
@@ -126,52 +153,47 @@ class Classifier:
             bundle: The bundle; where it lay when saving, if None.
             trusted: Key or policy that the bundle must satisfy; if None, the one that it was personalised with, which is as
                 trustworthy as the folder.
+            bake: As for the constructor.
 
         Raises:
             InputError: The folder holds no intact classifier.
             BundleError: The bundle is gone, altered, or another than the classifier was made with.
         """
-        folder = Path(directory)
-        record = _read_record(folder)
-        path = folder / _weights_name(record)
-        data = read_limited(path, MAXIMUM_FILE_BYTES)
-        if hashlib.sha256(data).hexdigest() != record.weights_sha256:
-            raise InputError(f"{path} is altered", expected="the digest in personal.json", hint="personalise again")
-        bundle = bundle or Bundle.open(record.bundle_path, trusted or record.trust)
-        if bundle.digest != record.bundle_digest:
-            hint = "personalise again with this bundle"
-            raise BundleError(
-                "the classifier was made with another bundle", expected=record.bundle_digest[:16], got=bundle.digest[:16], hint=hint
-            )
-        tensors = decode_tensors(data, error=InputError) if data else {}
-        weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
-        embedding = weights.pop(EMBEDDING, None)
-        _check_weights(path, weights, bundle)
-        return cls(bundle, TailoredWeights(weights, embedding, record.support_size))
+        saved = PersonalFolder.open(Path(directory))
+        opened = bundle_of(saved.record, bundle, trusted)
+        check_saved(Path(directory), saved, opened)
+        return cls(opened, saved.tailored, bake=bake)
 
 
-def _check_weights(path: Path, weights: dict[str, NDArray[np.float32]], bundle: Bundle) -> None:
-    """Refuse saved weights that the bundle's classifier does not take."""
-    way = bundle.manifest.personalization
+def bundle_of(record: PersonalRecord, bundle: Bundle | None, trusted: Trusted | None) -> Bundle:
+    """Return the bundle that a saved classifier was made with.
+
+    Raises:
+        BundleError: It is gone, altered, or another one.
+    """
+    opened = bundle or Bundle.open(record.bundle_path, trusted or record.trust)
+    if opened.digest != record.bundle_digest:
+        expected, got = record.bundle_digest[:16], opened.digest[:16]
+        hint = "personalise again with this bundle"
+        raise BundleError("the classifier was made with another bundle", expected=expected, got=got, hint=hint)
+    return opened
+
+
+def check_saved(folder: Path, saved: PersonalFolder, bundle: Bundle) -> None:
+    """Refuse saved tensors that the bundle does not take.
+
+    Raises:
+        InputError: Other names or shapes.
+    """
+    manifest, made = bundle.manifest, saved.tailored
+    way = manifest.personalization
     stored = way is not None and way.scope == "device"
-    inputs = bundle.manifest.graphs["classify"].inputs if stored else ()
-    wanted = {spec.name: spec.shape for spec in inputs if spec.name != "samples" and not spec.optional}
-    found = {name: tensor.shape for name, tensor in weights.items()}
-    if found != wanted:
-        raise InputError(f"{path} does not fit the bundle", expected=wanted, got=found, hint="personalise again")
-
-
-def _weights_name(record: PersonalRecord) -> str:
-    """Return the name of the weights' file, which follows from its content."""
-    return f"{WEIGHTS_STEM}{record.weights_sha256[:16]}{WEIGHTS_SUFFIX}"
-
-
-def _read_record(folder: Path) -> PersonalRecord:
-    """Return what ``personal.json`` holds."""
-    data = read_limited(folder / RECORD_NAME, RECORD_BYTES)
-    try:
-        return decode(PersonalRecord, parse_json(data), RECORD_NAME)
-    except SchemaError as fault:
-        raise InputError(
-            f"{folder / fault.where} is malformed", expected=fault.expected, got=fault.got, hint="personalise again"
-        ) from fault
+    inputs = manifest.graphs["classify"].inputs if stored else ()
+    check_shapes(folder, made.weights, {spec.name: spec.shape for spec in inputs if spec.name != "samples" and not spec.optional})
+    size = -1 if way is None else way.embedding_dimension  # no tensor has that size
+    extra = {"embedding": made.embedding, "covariance": made.covariance, "running mean": saved.running_mean}
+    wanted: dict[str, tuple[int | str, ...]] = {"embedding": (size,), "covariance": (size, size), "running mean": (size,)}
+    given = {name: tensor for name, tensor in extra.items() if tensor is not None}
+    check_shapes(folder, given, {name: wanted[name] for name in given})
+    if made.correction is not None:
+        check_shapes(folder, {"correction": made.correction.shift}, {"correction": (len(manifest.classes),)})

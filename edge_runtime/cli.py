@@ -6,29 +6,19 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from edge_runtime.bench.cli import bench
+from edge_runtime.classify_cli import personalize, predict
 from edge_runtime.doctor.cli import doctor
+from edge_runtime.options import TRUSTED
 from edge_runtime.store_cli import install, store
 from protocol.broker_address import parse_broker
 from protocol.freshness import next_boot
 from protocol.keys import PrivateKey
 from protocol.topics import check_name
-from protocol.trust import open_trusted
-
-if TYPE_CHECKING:  # a device whose numpy or ONNX Runtime is broken can still ask its doctor
-    from edge_runtime.classifier import Classifier
-
-TRUSTED = click.option(
-    "--trusted",
-    type=click.Path(path_type=Path),
-    required=True,
-    envvar="FEDTAILOR_TRUSTED_KEY",
-    show_envvar=True,
-    help="Public key file of whoever releases bundles.",
-)
 
 
 @click.group()
@@ -36,77 +26,8 @@ def edge() -> None:
     """Personalise, predict and take part, on the device; no torch needed."""
 
 
-for command in (doctor, install, store):
+for command in (bench, doctor, install, personalize, predict, store):
     edge.add_command(command)
-
-
-@edge.command(epilog="Example: fedtailor edge personalize bundle/ unlabelled.npy --trusted release.pub --out mine/")
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("support", type=click.Path(path_type=Path))
-@TRUSTED
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the classifier.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def personalize(bundle: Path, support: Path, trusted: Path, out: Path, as_json: bool) -> None:
-    """Make a classifier for this device from the unlabelled samples in SUPPORT (.npy, image, or folder of images).
-
-    BUNDLE is a bundle's folder, or that of a store, whose bundle in use is taken.
-    """
-    from edge_runtime.opened import opened_bundle
-    from edge_runtime.samples import read_samples
-
-    with opened_bundle(bundle, trusted) as opened:
-        _, samples = read_samples(support, opened.manifest.raw_input)
-        started = time.perf_counter()
-        classifier = opened.personalize(samples)
-        milliseconds = 1000 * (time.perf_counter() - started)
-        classifier.save(out)
-    content = {"samples": len(samples), "milliseconds": round(milliseconds, 2), "bundle": opened.digest, "out": str(out)}
-    text = f"made a classifier from {len(samples)} unlabelled samples in {milliseconds:.0f} ms: {out}"
-    click.echo(json.dumps(content) if as_json else text)
-
-
-@edge.command(epilog="Example: fedtailor edge predict mine/ camera/1.png camera/2.png")
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.argument("samples", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--bundle", type=click.Path(path_type=Path), help="The bundle, or a store that holds it, if it lies elsewhere now; needs --trusted."
-)
-@click.option(
-    "--trusted",
-    type=click.Path(path_type=Path),
-    envvar="FEDTAILOR_TRUSTED_KEY",
-    help="Key that must have signed the bundle; if left out, the one personalised with.",
-)
-@click.option("--json", is_flag=True, expose_value=False, help="JSON lines are what this command always prints.")
-def predict(directory: Path, samples: tuple[Path, ...], bundle: Path | None, trusted: Path | None) -> None:
-    """Print one JSON line for each sample: its name, its label, the label's probability.
-
-    DIRECTORY is what `edge personalize` made; SAMPLES are .npy files, images, or folders of images.
-    """
-    from edge_runtime.classifier import Classifier
-    from edge_runtime.opened import opened_bundle
-
-    key = None if trusted is None else open_trusted(trusted)
-    if bundle is not None and key is None:
-        raise click.UsageError("--bundle needs --trusted")
-    if bundle is None or key is None:
-        _print_labels(Classifier.open(directory, trusted=key), samples)
-        return
-    with opened_bundle(bundle, key) as opened:
-        _print_labels(Classifier.open(directory, opened), samples)
-
-
-def _print_labels(classifier: Classifier, paths: tuple[Path, ...]) -> None:
-    """Print one JSON line for each sample."""
-    from edge_runtime.samples import read_samples
-
-    classes = classifier.bundle.manifest.classes
-    loaded = [read_samples(path, classifier.bundle.manifest.raw_input) for path in paths]  # all are read before one is printed
-    for names, batch in loaded:
-        probabilities = classifier.predict_proba(batch)  # (B, C)
-        for name, row in zip(names, probabilities, strict=True):
-            best = int(row.argmax())
-            click.echo(json.dumps({"sample": name, "label": classes[best], "probability": round(float(row[best]), 6)}))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_runtime.bundle import Bundle
+from edge_runtime.bundle import DEFAULT_SETTINGS, Bundle
+from edge_runtime.session_settings import SessionSettings
 from edge_runtime.store import BundleStore
 from edge_runtime.store_journal import JOURNAL_NAME
 from protocol.bundle import MANIFEST_NAME
@@ -15,7 +16,7 @@ from protocol.trust import Trusted
 
 
 @contextmanager
-def opened_bundle(path: Path, trusted: Path | Trusted) -> Iterator[Bundle]:
+def opened_bundle(path: Path, trusted: Path | Trusted, settings: SessionSettings = DEFAULT_SETTINGS) -> Iterator[Bundle]:
     """Open a bundle's folder, or the bundle in use of a store's folder, for the time of a block.
 
     A block that ends well is a successful use of a bundle on trial. Numbers that are not usable, and whatever is no error
@@ -25,10 +26,11 @@ def opened_bundle(path: Path, trusted: Path | Trusted) -> Iterator[Bundle]:
         BundleError: See ``Bundle.open`` and ``BundleStore.current``.
     """
     if (path / MANIFEST_NAME).exists() or not (path / JOURNAL_NAME).exists():
-        yield Bundle.open(path, trusted)
+        yield Bundle.open(path, trusted, settings=settings)
         return
     store = BundleStore(path, trusted)
     bundle = store.current()
+    bundle.settings = settings  # of sessions that are still to be opened
     try:
         yield bundle
     except FedtailorError as error:

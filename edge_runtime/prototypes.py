@@ -1,4 +1,4 @@
-"""Class prototypes: per-class sums and counts of features that add up over devices, and the nearest-prototype rule.
+"""Class prototypes: per-class sums, squares and counts of features that add up over devices, and the nearest-prototype rule.
 
 The mean over a federation is weighted by sample counts, which is what adding sums and counts gives (FedProto, Tan et
 al., AAAI 2022, divides once more by the number of devices; that shrinks the prototypes and is not done here). A class
@@ -19,17 +19,19 @@ DEFAULT_MINIMUM_COUNT = 10  # a prototype of very few samples is close to being 
 
 @dataclass(frozen=True, eq=False)
 class Prototypes:
-    """Sums and counts of features for the classes that occur.
+    """Sums, squares and counts of features for the classes that occur.
 
     Attributes:
         classes: Class indices, ascending, (P,) int64.
         sums: Sum of the features of each class, (P, D) float64.
         counts: Samples of each class, (P,) int64, each at least 1.
+        squares: Sum of the squared features of each class, (P, D) float64; None where only means came over the wire.
     """
 
     classes: NDArray[np.int64]
     sums: NDArray[np.float64]
     counts: NDArray[np.int64]
+    squares: NDArray[np.float64] | None = None
 
     @classmethod
     def from_means(cls, classes: NDArray[np.int64], means: NDArray[np.floating], counts: NDArray[np.int64]) -> Prototypes:
@@ -53,34 +55,69 @@ class Prototypes:
         counts = np.zeros(len(classes), dtype=np.int64)
         np.add.at(sums, place, np.concatenate([self.sums, other.sums]))
         np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
-        return Prototypes(classes, sums, counts)
+        if self.squares is None or other.squares is None:
+            return Prototypes(classes, sums, counts)
+        squares = np.zeros_like(sums)
+        np.add.at(squares, place, np.concatenate([self.squares, other.squares]))
+        return Prototypes(classes, sums, counts, squares)
 
     def means(self) -> NDArray[np.float32]:
         """Return the prototypes, (P, D) float32."""
         return (self.sums / self.counts[:, None]).astype(np.float32)  # (P, D)
 
+    def deviations(self) -> NDArray[np.float32]:
+        """Return the standard deviation of each class's features, (P, D) float32, over all its samples.
+
+        Raises:
+            InputError: They are not known: means came over the wire.
+        """
+        if self.squares is None:
+            raise InputError("these prototypes have no deviations", expected="statistics of features", got="means and counts alone")
+        means = self.sums / self.counts[:, None]  # (P, D)
+        variances = np.maximum(self.squares / self.counts[:, None] - means**2, 0.0)  # (P, D); rounding may leave -1e-17
+        return np.sqrt(variances).astype(np.float32)
+
     def at_least(self, minimum_count: int) -> Prototypes:
         """Return only the classes with at least ``minimum_count`` samples."""
         kept = self.counts >= minimum_count
-        return Prototypes(self.classes[kept], self.sums[kept], self.counts[kept])
+        squares = None if self.squares is None else self.squares[kept]
+        return Prototypes(self.classes[kept], self.sums[kept], self.counts[kept], squares)
 
 
-def class_statistics(features: NDArray[np.floating], labels: NDArray[np.integer]) -> Prototypes:
-    """Return sums and counts per class.
+def class_statistics(features: NDArray[np.floating], labels: NDArray[np.integer], classes: int | None = None) -> Prototypes:
+    """Return sums, squares and counts per class.
 
     Args:
         features: (N, D) floating.
         labels: Class indices, (N,) integers.
+        classes: How many classes there are, if that is known.
 
     Raises:
-        LabelError: The two have different lengths.
+        InputError: The features are no finite matrix.
+        LabelError: Labels of another length, or out of range.
     """
-    if len(features) != len(labels):
-        raise LabelError("labels do not fit the samples", expected=f"{len(features)} labels", got=str(len(labels)))
-    classes, place = np.unique(labels, return_inverse=True)
-    sums = np.zeros((len(classes), features.shape[1]))  # (P, D)
-    np.add.at(sums, place, features.astype(np.float64))
-    return Prototypes(classes.astype(np.int64), sums, np.bincount(place, minlength=len(classes)).astype(np.int64))
+    if features.ndim != 2 or not np.isfinite(features).all():
+        raise InputError("features cannot be summed", expected="(N, D), finite", got=f"{features.shape}")
+    found, place = np.unique(check_labels(labels, len(features), classes), return_inverse=True)
+    exact = features.astype(np.float64)  # (N, D)
+    sums, squares = np.zeros((2, len(found), features.shape[1]))  # (P, D) each
+    np.add.at(sums, place, exact)
+    np.add.at(squares, place, exact**2)
+    return Prototypes(found, sums, np.bincount(place, minlength=len(found)).astype(np.int64), squares)
+
+
+def check_labels(labels: NDArray[np.integer], count: int, classes: int | None = None) -> NDArray[np.int64]:
+    """Return labels (N,) as int64.
+
+    Raises:
+        LabelError: Not that many integers, or out of range.
+    """
+    if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
+        raise LabelError("labels do not fit the samples", expected=f"({count},) integers", got=f"{labels.shape} {labels.dtype}")
+    if count and (labels.min() < 0 or (classes is not None and labels.max() >= classes)):
+        expected = "0 or more" if classes is None else f"0 to {classes - 1}"
+        raise LabelError("a label is out of range", expected=expected, got=f"{labels.min()} to {labels.max()}")
+    return labels.astype(np.int64)
 
 
 def nearest_prototype(features: NDArray[np.floating], prototypes: Prototypes) -> NDArray[np.int64]:

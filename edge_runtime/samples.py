@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,36 +18,94 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".pgm", ".
 DEEP_MODES = ("I", "F")  # first letters of Pillow's names for 16 and 32 bits a pixel
 
 
-def check_samples(samples: Array, raw: RawInput) -> None:
-    """Refuse samples that the bundle's graphs were not made for.
+class SampleGate:
+    """What stands in front of every graph: samples as the bundle takes them, or an error that says what is wrong.
+
+    Of another dtype than the raw one, these are cast: for raw float32 any real numbers, for raw uint8 integers of any width
+    that lie in the raw range. Nothing is scaled, and floats never become integers.
 
     Args:
-        samples: (N, *shape) of the raw dtype.
         raw: What the bundle expects.
-
-    Raises:
-        SampleNotFiniteError: NaN or infinity.
-        SampleDtypeError: No array, or another dtype; nothing is cast silently.
-        SampleShapeError: Another shape.
-        SampleRangeError: Integers outside the raw range; of floats only the sensor knows.
     """
-    if not isinstance(samples, np.ndarray):
-        raise SampleDtypeError("samples are no array", expected=f"a numpy array of {raw.dtype}", got=type(samples).__name__)
-    if np.issubdtype(samples.dtype, np.floating) and not np.isfinite(samples).all():
-        raise SampleNotFiniteError("samples hold NaN or infinity", expected="finite numbers", hint="look at the sensor or the file")
-    if samples.dtype != np.dtype(raw.dtype):
-        hint = f"feed raw values, {raw.minimum:g} to {raw.maximum:g}, without normalising them"
-        raise SampleDtypeError("samples have the wrong dtype", expected=raw.dtype, got=str(samples.dtype), hint=hint)
-    if samples.ndim != 1 + len(raw.shape) or samples.shape[1:] != raw.shape:
-        expected = f"(N, {', '.join(map(str, raw.shape))})"
-        hint = "add a first axis for a single sample" if samples.shape == raw.shape else "resize or crop the samples first"
-        raise SampleShapeError("samples have the wrong shape", expected=expected, got=str(samples.shape), hint=hint)
-    _check_range(samples, raw)
+
+    def __init__(self, raw: RawInput) -> None:
+        self.raw = raw
+        self.dtype = np.dtype(raw.dtype)
+        self.shape = raw.shape
+        limits: Any = np.iinfo(cast("Any", self.dtype)) if np.issubdtype(self.dtype, np.integer) else None
+        self._cannot_be_wrong = limits is not None and raw.minimum <= limits.min and limits.max <= raw.maximum
+
+    def accept(self, samples: Array) -> Array:
+        """Return samples (N, *shape) in the raw dtype.
+
+        Args:
+            samples: (N, *shape).
+
+        Raises:
+            SampleNotFiniteError: NaN or infinity.
+            SampleDtypeError: No array, or a dtype that is not cast.
+            SampleShapeError: Another shape.
+            SampleRangeError: Integers outside the raw range, or numbers beyond the raw dtype; of floats only the sensor knows.
+        """
+        if type(samples) is np.ndarray and samples.dtype is self.dtype and samples.shape[1:] == self.shape and self._cannot_be_wrong:
+            return samples
+        return self._checked(samples)
+
+    def _checked(self, samples: Array) -> Array:
+        """Return samples in the raw dtype after every check."""
+        if not isinstance(samples, np.ndarray):
+            raise SampleDtypeError("samples are no array", expected=f"a numpy array of {self.raw.dtype}", got=type(samples).__name__)
+        is_floating = np.issubdtype(samples.dtype, np.floating)
+        if is_floating and not _is_finite(samples):
+            raise SampleNotFiniteError("samples hold NaN or infinity", expected="finite numbers", hint="look at the sensor or the file")
+        if samples.dtype != self.dtype and not self._can_cast(samples.dtype):
+            hint = f"feed raw values, {self.raw.minimum:g} to {self.raw.maximum:g}, without normalising them"
+            raise SampleDtypeError("samples have the wrong dtype", expected=self.raw.dtype, got=str(samples.dtype), hint=hint)
+        self._check_shape(samples)
+        _check_range(samples, self.raw)
+        return samples if samples.dtype == self.dtype else self._cast(samples)
+
+    def _can_cast(self, dtype: np.dtype[np.generic]) -> bool:
+        """Tell whether a dtype is among those that are cast."""
+        return np.issubdtype(dtype, np.integer) or (self.dtype.kind == "f" and np.issubdtype(dtype, np.floating))
+
+    def _cast(self, samples: Array) -> Array:
+        """Return samples in the raw dtype."""
+        with np.errstate(over="ignore"):
+            cast_samples = samples.astype(self.dtype)
+        if self.dtype.kind == "f" and not _is_finite(cast_samples):
+            expected, got = f"numbers that {self.raw.dtype} can hold", f"{np.abs(samples).max():g}"
+            raise SampleRangeError("samples are too large", expected=expected, got=got, hint="look at the sensor or the file")
+        return cast_samples
+
+    def _check_shape(self, samples: Array) -> None:
+        """Refuse another shape."""
+        if samples.ndim != 1 + len(self.shape) or samples.shape[1:] != self.shape:
+            expected = f"(N, {', '.join(map(str, self.shape))})"
+            hint = "add a first axis for a single sample" if samples.shape == self.shape else "resize or crop the samples first"
+            raise SampleShapeError("samples have the wrong shape", expected=expected, got=str(samples.shape), hint=hint)
+
+
+def check_samples(samples: Array, raw: RawInput) -> None:
+    """Refuse samples that the bundle's graphs were not made for; see ``SampleGate.accept``.
+
+    Args:
+        samples: (N, *shape).
+        raw: What the bundle expects.
+    """
+    SampleGate(raw).accept(samples)
+
+
+def _is_finite(samples: Array) -> bool:
+    """Tell whether no entry is NaN or infinite: the sum would show it, unless it overflows by itself."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(samples.sum())
+    return math.isfinite(total) or bool(np.isfinite(samples).all())
 
 
 def _check_range(samples: Array, raw: RawInput) -> None:
-    """Refuse integers outside the raw range, unless their dtype cannot leave it."""
-    if not np.issubdtype(samples.dtype, np.integer) or samples.size == 0:
+    """Refuse integers outside the raw range where the dtype could leave it."""
+    if not np.issubdtype(samples.dtype, np.integer) or samples.size == 0 or raw.dtype == "float32":
         return
     limits: Any = np.iinfo(cast("Any", samples.dtype))
     if raw.minimum <= limits.min and limits.max <= raw.maximum:
@@ -80,10 +139,10 @@ def read_samples(path: Path, raw: RawInput) -> tuple[list[str], Array]:
         raise InputError("no samples found", expected="an .npy file, an image, or a folder of images", got=str(path))
     if not paths:
         return [], np.empty((0, *raw.shape), np.dtype(raw.dtype))
-    return [each.name for each in paths], np.stack([_read_image(each, raw) for each in paths])
+    return [each.name for each in paths], np.stack([read_image(each, raw) for each in paths])
 
 
-def _read_image(path: Path, raw: RawInput) -> Array:
+def read_image(path: Path, raw: RawInput) -> Array:
     """Return one image as a raw sample."""
     try:
         from PIL import Image, UnidentifiedImageError

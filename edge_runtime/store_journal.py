@@ -6,6 +6,7 @@ installation, a promotion or a fall-back happens.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -169,7 +170,11 @@ def read_journal(folder: Path) -> Journal:
         raise StoreError(f"{folder} holds no bundle store", expected=JOURNAL_NAME, hint="fedtailor edge install makes one")
     data = read_limited(path, JOURNAL_BYTES, StoreError)
     try:
-        return decode(Journal, parse_json(data), JOURNAL_NAME)
+        content = parse_json(data)
+        missing = {field.name for field in dataclasses.fields(Journal)} - set(content if isinstance(content, dict) else ())
+        if missing:  # defaults are for a new store, not for a memory that lost something
+            raise SchemaError(JOURNAL_NAME, "all keys", f"no {min(missing)}")
+        return decode(Journal, content, JOURNAL_NAME)
     except SchemaError as fault:
         hint = "remove the store's folder and install the bundle again"
         raise StoreError(f"{folder / fault.where} is damaged", expected=fault.expected, got=fault.got, hint=hint) from fault

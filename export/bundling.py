@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from export.card import data_entry, model_card
+from export.device_statistics import with_device_statistics
 from export.graphs import to_onnx
 from export.parity import check_parity
 from export.precision.timing import Stopwatch
@@ -114,7 +115,7 @@ def export_run(
         BundleError: The target folder cannot be used.
     """
     check_target(release.target_runtime)  # before minutes of exporting
-    config, versions = run.config, environment()
+    config, versions, server = run.config, environment(), run.final_state()
     settings = method_settings(config.method, config.settings)
     method = settings.bind(config.task)
     origin = Origin(
@@ -125,7 +126,7 @@ def export_run(
         producer={package: versions[package] for package in PRODUCERS},
         data=data_entry(run),
     )
-    parts = method.parts(run.final_state())
+    parts = method.parts(server)
     manifest, files = bundle_from_parts(parts, origin, release)
     verdicts: list[Verdict] = []
     extras = extras or Extras()
@@ -135,9 +136,10 @@ def export_run(
             request = VariantRequest(extras.precisions, extras.max_drop)
             manifest, verdicts = add_variants(manifest, files, request, _evidence(run, data), Stopwatch(run.path))
         if extras.training:
-            steps = training_parts(method, run.final_state(), data.participants[0], release.target_runtime)
+            steps = training_parts(method, server, data.participants[0], release.target_runtime)
             manifest = replace(manifest, graphs={**manifest.graphs, **steps.graphs})
             files.update(steps.files)
+    manifest = with_device_statistics(manifest, files, run)
     files["README.md"] = model_card(manifest, files, run)  # last, for it tells of everything else
     return Exported(write_bundle(directory, manifest, files, key, overwrite=overwrite), tuple(verdicts))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from protocol.device_blocks import CalibrationBlock, DriftBlock, SignatureBlock
 from protocol.errors import ManifestError
 from protocol.keys import is_public_key
 from protocol.schema import JsonValue, SchemaError, decode, parse_json, to_json
@@ -209,6 +210,9 @@ class Manifest:
         coordinator_key: Public key, in hexadecimal, that signs what a coordinator sends; None when there is none.
         producer: Versions of what made the bundle.
         data: What it was trained on; None when the bundle came from no run.
+        calibration: For label-shift correction; None when the run has none.
+        drift: When a device's distribution has moved; None when nothing watches it.
+        distribution_signature: Parts and constants of the distribution signature; None when there is none.
     """
 
     format: str
@@ -227,6 +231,9 @@ class Manifest:
     coordinator_key: str | None
     producer: Mapping[str, str]
     data: DataEntry | None = None
+    calibration: CalibrationBlock | None = None
+    drift: DriftBlock | None = None
+    distribution_signature: SignatureBlock | None = None
 
     def __post_init__(self) -> None:
         """Refuse a manifest that contradicts itself."""
@@ -289,6 +296,17 @@ class Manifest:
                 f"raw samples are {self.raw_input.dtype} {list(self.raw_input.shape)}, a graph takes other samples",
                 self._misfed(),
             ),
+            *self._block_conditions(),
+        ]
+
+    def _block_conditions(self) -> list[tuple[bool, str, object]]:
+        """Return what must hold of the optional blocks."""
+        calibration, drift, signature = self.calibration, self.drift, self.distribution_signature
+        return [
+            (calibration is None or calibration.is_possible(len(self.classes)), "the calibration does not fit the classes", calibration),
+            (drift is None or drift.is_possible(), "the drift block is not possible", drift),
+            (drift is None or "embed" in self.graphs, "drift needs an entry point embed", sorted(self.graphs)),
+            (signature is None or signature.is_possible(), "the distribution signature is not possible", signature),
         ]
 
     def _texts(self) -> list[str]:

@@ -16,15 +16,25 @@ LARGEST_INT64 = 2**63
 
 def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Yield each field's number and value: an integer, or the bytes it spans."""
+    return ((number, value) for number, value, _ in field_spans(data))
+
+
+def field_spans(data: memoryview) -> Iterator[tuple[int, int | memoryview, memoryview]]:
+    """Yield each field's number, its value (an integer, or the bytes it spans), and all of its bytes, the tag included.
+
+    Raises:
+        UnsafeGraphError: The bytes are malformed.
+    """
     position = 0
     while position < len(data):
+        start = position
         tag, position = varint(data, position)
         number, kind = tag >> 3, tag & 7
         if not 0 < number <= LARGEST_FIELD_NUMBER:  # other readers would cut it to 32 bits and see another field
             raise UnsafeGraphError("a model's bytes are malformed", got=f"field number {number}")
         if kind == VARINT:
             value, position = varint(data, position)
-            yield number, value
+            yield number, value, data[start:position]
             continue
         if kind == LENGTH_DELIMITED:
             size, position = varint(data, position)
@@ -34,8 +44,8 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             raise UnsafeGraphError("a model's bytes are malformed", got=f"wire type {kind}")
         if size > len(data) - position:
             raise UnsafeGraphError("a model is truncated", expected=f"{size} bytes", got=f"{len(data) - position}")
-        yield number, data[position : position + size]
         position += size
+        yield number, data[position - size : position], data[start:position]
 
 
 def varint(data: memoryview, position: int) -> tuple[int, int]:

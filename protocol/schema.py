@@ -1,8 +1,8 @@
 """Strict JSON <-> frozen dataclasses, by their type hints.
 
-Nothing is guessed: an unknown or missing key, another type, a number that is not finite, a repeated key or deep nesting
-is refused, and the place of the fault is named. Supported: str, int, float, bool, None | T, Literal, tuple[T, ...],
-Mapping[str, T], nested dataclasses, and JsonValue for free-form settings.
+Nothing is guessed: an unknown key, a missing one whose field has no default, another type, a number that is not finite, a
+repeated key or deep nesting is refused, and the place of the fault is named. Supported: str, int, float, bool, None | T,
+Literal, tuple[T, ...], Mapping[str, T], nested dataclasses, and JsonValue for free-form settings.
 """
 
 from __future__ import annotations
@@ -133,11 +133,12 @@ def _decode_dataclass(kind: type[Any], value: JsonValue, where: str) -> Any:
     _require(value, isinstance(value, dict), where, "an object")
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
-    if value.keys() != set(names):
-        odd = sorted(value.keys() ^ set(names))
+    required = {field.name for field in dataclasses.fields(kind) if field.default is field.default_factory is dataclasses.MISSING}
+    odd = sorted((value.keys() - set(names)) | (required - value.keys()))
+    if odd:
         fault = "is not known" if odd[0] in value else "is missing"
         raise SchemaError(where, f"the keys {', '.join(names)}", f"{odd[0]!r}, which {fault}")
-    return kind(**{name: _decode(hints[name], value[name], f"{where}.{name}") for name in names})
+    return kind(**{name: _decode(hints[name], value[name], f"{where}.{name}") for name in names if name in value})
 
 
 def _require(value: Kind, holds: bool, where: str, expected: str) -> Kind:

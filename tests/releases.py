@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from export.bundling import Origin, bundle_from_parts, export_run
 from export.bundling import Release as BundleRelease
-from export.bundling import export_run
+from protocol.bundle import write_bundle
 from protocol.keys import PrivateKey
+from protocol.manifest import MethodEntry, Personalization
 from trainer.data.datasets import load_dataset
 from trainer.data.federation import Answers, FederatedData, split_dataset
 from trainer.data.presets import DIGITS
 from trainer.experiments import Experiment
-from trainer.methods.base import MethodSettings
+from trainer.methods.base import MethodSettings, Task
+from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.registry import method_settings, settings_as_values
 from trainer.runs import Run
 from trainer.training import Training
@@ -56,3 +59,14 @@ def train_run(folder: Path, method: str, settings: MethodSettings, seed: int = 0
     training = Training.start(experiment, method, seed, folder)
     training.finish()
     return training.run
+
+
+def write_untrained(folder: Path, model: str, key: PrivateKey) -> Path:
+    """Write a HyperFedZero bundle for grey 28 x 28 images whose weights are freshly drawn: what it costs does not depend on them."""
+    task = Task((28, 28), "uint8", 0.0, 255.0, tuple("abcdefghij"))
+    method = HyperFedZero(model=model).bind(task)
+    way = Personalization("device", 256, method.embedding_size, "whole")
+    origin = Origin(MethodEntry("hyperfedzero", {}, ()), task, way, 1_700_000_000, {})
+    manifest, files = bundle_from_parts(method.parts(method.initial_state(0)), origin, BundleRelease(model), lambda _: b"untrained")
+    write_bundle(folder, manifest, files, key)
+    return folder

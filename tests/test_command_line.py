@@ -136,7 +136,9 @@ def test_an_unreachable_broker_ends_by_the_deadline(case: Case) -> None:
     result = fedtailor("edge", "run", *words, "--data", folder, "--broker", f"mqtt://127.0.0.1:{port}", "--deadline", "3")
     assert result.returncode == errors.BrokerUnreachableError.exit_code, result.stderr
     assert time.monotonic() - started < 15
-    assert result.stderr.count("\n") == 1
+    advice, error = result.stderr.splitlines()  # the support set is smaller than the bundle's evaluation had, and that is said too
+    assert advice.startswith("personalised from")
+    assert error.startswith("error: no connection to mqtt://")
 
 
 @pytest.mark.parametrize(

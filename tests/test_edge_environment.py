@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_training_libraries_are_not_installed(environment: Path, tmp_path: Path) -> None:
     code = f"import importlib.util as u; print([name for name in {NOT_ON_DEVICES} if u.find_spec(name)])"
     assert run(environment / "python", "-c", code, cwd=tmp_path).stdout.strip() == "[]"
+
+
+def test_a_device_needs_little_disk(tmp_path: Path) -> None:
+    """Without the bytecode that pip compiles ahead, an eighth of it all: Python compiles what it uses."""
+    folder = tmp_path / "target"
+    command: list[str | Path] = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    subprocess.run([*command, "--target", folder, "--constraint", ROOT / "constraints.txt", f"{ROOT}[edge]"], check=True)
+    used = sum(512 * path.lstat().st_blocks for path in folder.rglob("*"))
+    assert used <= 180 * 1024 * 1024
 
 
 def test_packages_come_from_the_installed_wheel(environment: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import InputError, RunFolderError
+from trainer.children import Children
 from trainer.data.dataset import Dataset
 from trainer.experiments import Experiment
 from trainer.runs import DATA, Run
@@ -106,24 +107,23 @@ def run_jobs(jobs: Sequence[Job], arguments: Sequence[str], workers: int, observ
     Raises:
         InputError: A training failed; its own sentence is repeated.
     """
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(_train, job, arguments) for job in jobs]
+    with ThreadPoolExecutor(workers) as pool, Children() as children:
+        futures = [pool.submit(_train, job, arguments, children) for job in jobs]
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 future.result()
                 observe(done)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            children.stop()  # first: the pool waits for what runs
             raise
 
 
-def _train(job: Job, arguments: Sequence[str]) -> None:
+def _train(job: Job, arguments: Sequence[str], children: Children) -> None:
     """Train one job as its own process; one that was interrupted carries on."""
     fresh = not (job.folder / "config.json").is_file()
     asked = [job.name, *arguments, "--seed", str(job.seed), "--out", str(job.folder)] if fresh else ["--resume", str(job.folder)]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedtailor", "train", *asked, "--quiet", "--json"], capture_output=True, text=True, check=False
-    )
+    done = children.run([sys.executable, "-m", "fedtailor", "train", *asked, "--quiet", "--json"])
     if done.returncode:
         raise InputError(f"training {job.name} with seed {job.seed} failed", got=_sentence(done), hint=f"its folder is {job.folder}")
 

@@ -97,6 +97,7 @@ class Evaluation:
         plain: As the method stands.
         shifted: With each device's class prior estimated from its unlabelled samples.
         calibration: Name of the calibration that correction uses, one of ``CALIBRATIONS``.
+        calibration_values: Its ``scale``, and its ``bias``, one number a class: what a bundle carries to devices.
         new_device_uses: What the method reads of a new device: ``nothing``, ``samples`` or ``labels``.
         candidates: For every calibration ``judged``, what the choice rests on, and ``zacc``, for information.
         validation: Mean accuracy on made-up devices from participants' validation samples, plain; None without such samples.
@@ -107,6 +108,7 @@ class Evaluation:
     plain: Accuracies
     shifted: Accuracies
     calibration: str
+    calibration_values: dict[str, float | list[float]]
     new_device_uses: str
     candidates: dict[str, dict[str, float]]
     validation: float | None
@@ -169,6 +171,7 @@ def evaluate(
         plain=_accuracies(participants, new, pooled, None),
         shifted=_accuracies(participants, new, pooled, calibration),
         calibration=name,
+        calibration_values={"scale": calibration.scale, "bias": calibration.bias.tolist()},
         new_device_uses=trained.method.new_device_uses,
         candidates={each: {"judged": judged[each], "zacc": _mean_accuracy(new, own)} for each, own in found.calibrations.items()},
         validation=_mean_accuracy(made_up, None) if made_up else None,

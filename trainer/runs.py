@@ -6,6 +6,7 @@
 - ``checkpoints/round-00300.safetensors``: server state and clients' private states after that many rounds
 - ``devices.json``: class counts and embeddings of the devices
 - ``evaluation.json``: last-round accuracies, sizes, bytes and seconds
+- ``ended.json``: when the run was first evaluated; bundles are of that time
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from trainer.methods.base import State, Task
 from trainer.simulation import Progress
 
 SERVER, PRIVATE = "server/", "private/"
-ENDED, EVALUATION = "ended", "evaluation.json"
+ENDED_FILE = "ended.json"
 DATA = "data"  # the entry of a configuration's environment that tells whether the data changed
 # Checkpoints are our own files: thousands of clients with a whole network each, numbers of any size.
 CHECKPOINT_LIMITS = TensorLimits(header_bytes=1 << 30, tensors=1 << 24, magnitude=None)
@@ -267,13 +268,18 @@ class Run:
         """Write ``evaluation.json`` and return what it holds: sizes, bytes and seconds are ``costs``."""
         content = dataclasses.asdict(evaluation.plain) | dataclasses.asdict(evaluation) | dict(costs)
         del content["plain"]  # its fields stand at the top
-        content[ENDED] = self.evaluation().get(ENDED) if (self.path / EVALUATION).is_file() else int(time.time())
+        if not (self.path / ENDED_FILE).is_file():  # a file of its own: the evaluation is the same whenever it is made
+            write_atomically(self.path / ENDED_FILE, _json_bytes({"ended": int(time.time())}))
         write_atomically(self.path / "evaluation.json", _json_bytes(content))
         return content
 
     def ended(self) -> int:
-        """Return when the run was first evaluated, in seconds since 1970: a bundle is of that time, however often it is exported."""
-        return int(self.evaluation().get(ENDED) or 0)
+        """Return when the run was first evaluated, in seconds since 1970: a bundle is of that time, however often it is exported.
+
+        Raises:
+            RunFolderError: The run has not ended, or the file is damaged.
+        """
+        return int(self._read_json(ENDED_FILE)["ended"])
 
     def save_devices(self, content: Mapping[str, Any]) -> None:
         """Write ``devices.json``: class counts and embedding of every device, for the report."""

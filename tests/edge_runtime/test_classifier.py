@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_runtime import Bundle, Classifier
-from edge_runtime.classifier import RECORD_NAME
+from edge_runtime.personal_folder import RECORD_NAME
 from edge_runtime.personalizer import TailoredWeights
 from protocol.errors import BundleError, InputError, NumericalError, SampleShapeError
 from protocol.keys import PrivateKey
@@ -94,7 +94,7 @@ def test_what_is_saved_is_weights_embedding_and_origin(bundle: Bundle, tmp_path:
     assert record["bundle_digest"] == bundle.digest
     assert record["support_size"] == 40
     tensors = decode_tensors(weights_file(tmp_path).read_bytes())
-    assert tensors.keys() == {"weight.0.kernel", "weight.0.bias", "embedding"}
+    assert tensors.keys() == {"weight.0.kernel", "weight.0.bias", "embedding", "embedding_covariance"}
     np.testing.assert_allclose(np.asarray(tensors["embedding"], np.float64), embed(SUPPORT).mean(axis=0), atol=1e-6)
 
 

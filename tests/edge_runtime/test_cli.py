@@ -120,3 +120,67 @@ def test_help_has_an_example(command: str) -> None:
     answer = run("edge", command, "--help")
     assert answer.exit_code == 0
     assert "Example: fedtailor edge" in answer.output
+
+
+def test_samples_come_as_json_lines_on_standard_input(bundle: Bundle, mine: Path, folder: Path, trusted_file: Path) -> None:
+    lines = "".join(json.dumps({"sample": f"q{place}", "values": sample.tolist()}) + "\n" for place, sample in enumerate(QUERY))
+    runner = CliRunner(env={"FEDTAILOR_TRUSTED_KEY": ""})
+    answer = runner.invoke(main, ["edge", "predict", str(mine), "-", "--top", "2"], input=lines)
+    found = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [line["sample"] for line in found] == ["q0", "q1", "q2", "q3", "q4"]
+    assert [line["label"] for line in found] == bundle.personalize(SUPPORT).predict(QUERY).tolist()
+    assert all(line["top"][0]["label"] == line["label"] and len(line["top"]) == 2 for line in found)
+    words = ["edge", "personalize", str(bundle.path), "-", "--trusted", str(trusted_file), "--out", str(folder / "x"), "--json"]
+    made = runner.invoke(main, words, input="".join(f"{json.dumps(each.tolist())}\n" for each in SUPPORT))
+    assert json.loads(made.stdout)["samples"] == 20
+
+
+def test_baked_predictions_are_the_same(mine: Path, folder: Path) -> None:
+    plain, baked = (run("edge", "predict", mine, folder / "query.npy", *words) for words in ([], ["--bake"]))
+    assert [json.loads(line)["label"] for line in baked.stdout.splitlines()] == [
+        json.loads(line)["label"] for line in plain.stdout.splitlines()
+    ]
+
+
+def test_nothing_is_printed_where_a_source_is_missing(mine: Path, folder: Path) -> None:
+    answer = run("edge", "predict", mine, folder / "query.npy", folder / "nowhere.npy")
+    assert answer.exit_code == 10
+    assert answer.stdout == ""
+
+
+def test_an_unknown_provider_is_named(mine: Path, folder: Path) -> None:
+    answer = run("edge", "predict", mine, folder / "query.npy", "--provider", "MoonExecutionProvider")
+    assert answer.exit_code == 10
+    assert "MoonExecutionProvider" in answer.stderr
+    assert "CPUExecutionProvider" in answer.stderr
+
+
+def test_bench_reports_every_figure(bundle: Bundle, trusted_file: Path) -> None:
+    answer = run("edge", "bench", bundle.path, "--trusted", trusted_file, "--repeats", "20", "--json")
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert [each["batch"] for each in found["predictions"]] == [1, 32]
+    for each in found["predictions"]:
+        assert each["microseconds"].keys() == {"bare", "baked", "fed"}
+        assert all(0 < times["p50"] <= times["p95"] <= times["p99"] for times in each["microseconds"].values())
+        assert each["ratios"].keys() == {"baked", "fed"}
+    assert found["cold_start"]["seconds"] > 0
+    assert 20 < found["cold_start"]["megabytes"] < 200
+    assert found["threads"]["by_batch"]["1"].keys() >= {"1"}
+    assert found["threads"]["recommended"] >= 1
+    assert found["regenerate"]["p50"] > 0
+
+
+def test_bench_warns_of_too_many_threads() -> None:
+    from edge_runtime.bench.measure import Threads, advise
+
+    slow = Threads({1: {1: 100.0, 2: 150.0}, 32: {1: 900.0, 2: 500.0}}, 1, 2)
+    assert advise(slow) == ("2 threads are slower than one at batch 1: 150 against 100 us",)
+    assert advise(Threads({1: {1: 100.0, 2: 60.0}}, 2, 2)) == ()
+
+
+@pytest.mark.parametrize("scope", ["sample", None])
+def test_bench_takes_any_bundle(bundle_paths: dict[Scope | None, Path], trusted_file: Path, scope: Scope | None) -> None:
+    answer = run("edge", "bench", bundle_paths[scope], "--trusted", trusted_file, "--repeats", "10")
+    assert answer.exit_code == 0, answer.output
+    assert "recommended threads" in answer.stdout

@@ -25,6 +25,7 @@ from protocol.errors import (
     InputError,
     SampleDtypeError,
     SampleNotFiniteError,
+    SampleRangeError,
     SampleShapeError,
     UnlistedFileError,
 )
@@ -89,9 +90,9 @@ def test_wrong_samples_are_refused_each_with_its_own_class(bundle: Bundle, suppo
         (support[0], SampleShapeError),
         (support[:, :7], SampleShapeError),
         (support.reshape(len(support), 64), SampleShapeError),
-        (support.astype(np.int16), SampleDtypeError),
         (support.astype(np.float64), SampleDtypeError),
         (np.full(support.shape, np.nan, np.float32), SampleNotFiniteError),
+        (support.astype(np.int16) - 1, SampleRangeError),
         (np.array([["a"]]), SampleDtypeError),
         (np.array(3, np.uint8), SampleShapeError),
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_runtime import classifier as classifier_module
+from edge_runtime import personal_folder as folder_module
 from edge_runtime.bundle import Bundle
 from edge_runtime.classifier import Classifier
 from edge_runtime.samples import read_samples
@@ -94,11 +94,11 @@ def test_an_interrupted_save_leaves_the_old_classifier_or_the_new(
             raise OSError(28, "No space left on device")
         real(path, data)
 
-    monkeypatch.setattr(classifier_module, "write_atomically", failing)
+    monkeypatch.setattr(folder_module, "write_atomically", failing)
     with pytest.raises(OSError, match="No space"):
         new.save(tmp_path / "mine")
     expected = old if fails_at < 3 else new
     np.testing.assert_array_equal(Classifier.open(tmp_path / "mine", bundle).logits(samples), expected.logits(samples))
-    monkeypatch.setattr(classifier_module, "write_atomically", real)
+    monkeypatch.setattr(folder_module, "write_atomically", real)
     new.save(tmp_path / "mine")
     np.testing.assert_array_equal(Classifier.open(tmp_path / "mine", bundle).logits(samples), new.logits(samples))

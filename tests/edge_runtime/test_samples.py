@@ -5,8 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_runtime.samples import check_samples, read_samples
-from protocol.errors import InputError, MissingExtraError, SampleDtypeError, SampleNotFiniteError, SampleShapeError
+from edge_runtime.samples import SampleGate, check_samples, read_samples
+from protocol.errors import (
+    InputError,
+    MissingExtraError,
+    SampleDtypeError,
+    SampleNotFiniteError,
+    SampleRangeError,
+    SampleShapeError,
+)
 from protocol.manifest import RawInput
 
 GREY = RawInput("uint8", (3, 2), 0.0, 255.0, "grey image")
@@ -24,7 +31,11 @@ def test_right_samples_pass(samples: np.ndarray) -> None:
     ("samples", "error"),
     [
         (np.zeros((5, 3, 2), np.float32), SampleDtypeError),
-        (np.zeros((5, 3, 2), np.int8), SampleDtypeError),
+        (np.full((5, 3, 2), -1, np.int8), SampleRangeError),
+        (np.full((5, 3, 2), 256, np.int64), SampleRangeError),
+        (np.zeros((5, 3, 2), bool), SampleDtypeError),
+        (np.zeros((5, 3, 2), complex), SampleDtypeError),
+        (np.zeros((5, 3, 2), object), SampleDtypeError),
         (np.zeros((5, 2, 3), np.uint8), SampleShapeError),
         (np.zeros((5, 3, 2, 1), np.uint8), SampleShapeError),
         (np.zeros((), np.uint8), SampleShapeError),
@@ -44,9 +55,28 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
         check_samples(samples, NUMBERS)
 
 
-def test_another_byte_order_is_another_dtype() -> None:
-    with pytest.raises(SampleDtypeError):
-        check_samples(np.zeros((5, 4), ">f4"), NUMBERS)
+@pytest.mark.parametrize("dtype", [">f4", np.float64, np.float16, np.int32, np.uint8])
+def test_real_numbers_become_float32(dtype: str | type) -> None:
+    samples = np.arange(20).reshape(5, 4).astype(dtype)
+    accepted = SampleGate(NUMBERS).accept(samples)
+    assert accepted.dtype == np.float32
+    np.testing.assert_array_equal(accepted, np.arange(20).reshape(5, 4))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16])
+def test_integers_in_the_raw_range_become_bytes(dtype: type) -> None:
+    accepted = SampleGate(GREY).accept(np.full((5, 3, 2), 100, dtype))
+    assert accepted.dtype == np.uint8
+    assert (accepted == 100).all()
+
+
+def test_what_float32_cannot_hold_is_refused() -> None:
+    with pytest.raises(SampleRangeError, match="1e\\+300"):
+        SampleGate(NUMBERS).accept(np.full((2, 4), 1e300))
+
+
+def test_huge_but_finite_numbers_pass() -> None:
+    SampleGate(NUMBERS).accept(np.full((2, 4), 3e38, np.float32))  # their sum is infinite, they are not
 
 
 def test_a_list_is_no_array() -> None:

@@ -24,7 +24,6 @@ from edge_runtime.opened import opened_bundle
 from edge_runtime.selftest import SelfTestReport, check_selftest
 from edge_runtime.store import BundleStore, StoreSettings
 from edge_runtime.store_journal import read_journal, write_journal
-from protocol.bundle import open_bundle
 from protocol.errors import (
     BundleError,
     BundleFileError,

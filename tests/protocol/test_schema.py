@@ -126,3 +126,18 @@ def test_any_json_is_decoded_or_refused(value: Any) -> None:
     except SchemaError:
         return
     assert encode(decoded) == value
+
+
+@dataclass(frozen=True)
+class WithDefault:
+    name: str
+    note: str | None = None
+
+
+def test_a_key_whose_field_has_a_default_may_be_missing() -> None:
+    assert decode(WithDefault, {"name": "a"}) == WithDefault("a")
+    assert decode(WithDefault, {"name": "a", "note": "b"}) == WithDefault("a", "b")
+    with pytest.raises(SchemaError, match="missing"):
+        decode(WithDefault, {"note": "b"})
+    with pytest.raises(SchemaError, match="not known"):
+        decode(WithDefault, {"name": "a", "other": "b"})

@@ -84,9 +84,9 @@ class MadeUp:
     def evaluation(self, generator: np.random.Generator) -> Evaluation:
         plain, shifted = self.accuracies(generator), self.accuracies(generator)
         confusion = generator.integers(0, 9, (len(self.classes), len(self.classes))) if self.new_devices else np.zeros((0, 0), int)
-        return Evaluation(
-            plain, shifted, "pooled", self.uses, {"pooled": {"judged": 0.5, "zacc": shifted.zacc}}, None, None, confusion.tolist()
-        )
+        values: dict[str, float | list[float]] = {"scale": 1.0, "bias": [0.0] * len(self.classes)}
+        judged = {"pooled": {"judged": 0.5, "zacc": shifted.zacc}}
+        return Evaluation(plain, shifted, "pooled", values, self.uses, judged, None, None, confusion.tolist())
 
     def accuracies(self, generator: np.random.Generator) -> Accuracies:
         own = {name: float(generator.uniform(0.5, 1)) for name, participates in self.names() if participates}
