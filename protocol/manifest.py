@@ -281,11 +281,8 @@ class Manifest:
             (math.prod(self.raw_input.shape) <= MAXIMUM_SAMPLE_VALUES, "a raw sample must be of a possible size", self.raw_input.shape),
             (self.bundle_version >= 1, "the bundle's version must be at least 1", self.bundle_version),
             (bool(RUNTIME.fullmatch(self.minimum_onnxruntime)), "the oldest ONNX Runtime must be a version", self.minimum_onnxruntime),
-            (
-                all(map(NAME.fullmatch, self._texts())),
-                "the name, the target and what names data must be short lines of text",
-                self._texts(),
-            ),
+            (all(map(NAME.fullmatch, self._texts())), "method, target and data must be named by short lines of text", self._texts()),
+            (bool(NAME.fullmatch(self.name)), "the name must be a short line of text", self.name),
             (all(NAME.fullmatch(name) for name in self.classes), "class names must be short lines of text", self.classes),
             (len(self.files) <= MAXIMUM_FILES, f"there must be at most {MAXIMUM_FILES} files", len(self.files)),
             (self.raw_input.dtype in RAW_DTYPES, f"raw samples must be {' or '.join(RAW_DTYPES)}", self.raw_input.dtype),

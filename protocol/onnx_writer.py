@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import UnsafeGraphError
-from protocol.onnx_graph import GRAPH_INITIALIZER, GRAPH_INPUT, MODEL_GRAPH, VALUE_NAME
+from protocol.graph_values import VALUE_NAME
+from protocol.onnx_graph import GRAPH_INITIALIZER, GRAPH_INPUT, MODEL_GRAPH
 from protocol.protobuf import LENGTH_DELIMITED, VARINT, field_spans, first_text, message
 
 TENSOR_SIZE, TENSOR_TYPE, TENSOR_NAME, TENSOR_RAW = 1, 2, 8, 9
