@@ -1,29 +1,37 @@
 """One payload on the wire: magic, header length, JSON header, safetensors body, Ed25519 signature.
 
 Everything needed stands in the payload, so nothing depends on MQTT 5 properties, bridges or brokers. Nothing beyond the
-small header is parsed before the signature verifies.
+small header is parsed before the signature verifies. A payload of at most 32 KiB travels as it is; a larger one is the
+content of a transfer, under the same signature.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.errors import MalformedMessageError, MessageSignatureError, OversizeMessageError, StaleMessageError
 from protocol.keys import SIGNATURE_BYTES, PrivateKey, PublicKey
-from protocol.messages import Message, join_message, split_message
+from protocol.message_checks import MAXIMUM_INTEGER
+from protocol.messages import KINDS, TREE, ChannelHead, Message, Presence, join_message, split_message
 from protocol.schema import JsonValue, SchemaError, decode, encode, parse_json
 from protocol.tensors import TensorLimits, decode_tensors, encode_tensors
+from protocol.transfer_messages import Cancel, Done, Fail, Offer, Want
 
 MAGIC = b"FTM1"
 SIGNATURE_CONTEXT = b"fedtailor-message/1\0"
 LENGTH_BYTES = 4
-MAXIMUM_MESSAGE_BYTES = 32 * 1024
+MAXIMUM_MESSAGE_BYTES = 32 * 1024  # in one payload
+MAXIMUM_SEALED_BYTES = 64 * 1024 * 1024  # by a transfer
 MAXIMUM_HEADER_BYTES = 4 * 1024
 CLOCK_TOLERANCE_SECONDS = 300.0
-# NaN must reach check_prototypes, which names it; the magnitude is checked there too.
+MILLISECONDS = 3  # decimal places of a time; more would cost bytes and say nothing
+# NaN must reach the checks of the messages themselves, which name it; magnitudes are checked there too.
 BODY_LIMITS = TensorLimits(header_bytes=4096, tensors=16, magnitude=None)
+TREE_LIMITS = TensorLimits(header_bytes=1024 * 1024, tensors=4097, magnitude=None)
+# These concern the fleet and not one bundle: a device with another bundle needs them all the more.
+BUNDLE_FREE = frozenset(kind.KIND for kind in (Presence, ChannelHead, Offer, Want, Done, Fail, Cancel))
 
 
 @dataclass(frozen=True)
@@ -79,14 +87,38 @@ class Expectation:
         federation: Its federation.
         bundle: Digest of its bundle.
         find_key: Sender id -> public key; raises UnknownDeviceError.
+        bundle_free: Kinds of messages that may be about another bundle.
     """
 
     federation: str
     bundle: str
     find_key: Callable[[str], PublicKey]
+    bundle_free: frozenset[str] = field(default=BUNDLE_FREE)
 
 
-def seal(message: Message, address: Address, sequence: int, times: tuple[float, float], key: PrivateKey) -> bytes:
+@dataclass(frozen=True)
+class Verified:
+    """A payload whose signature holds: its header can be answered, whatever is wrong with the rest."""
+
+    header: Header
+    body: bytes
+
+    def read(self, expectation: Expectation, now: float) -> Envelope:
+        """Return the message.
+
+        Raises:
+            StaleMessageError: Expired, from the future, of another federation or about another bundle.
+            MalformedMessageError: Header or body do not make a message of this protocol.
+        """
+        _check_freshness(self.header, expectation, now)
+        limits = TREE_LIMITS if TREE in getattr(KINDS.get(self.header.kind), "__annotations__", {}) else BODY_LIMITS
+        arrays = decode_tensors(self.body, limits) if self.body else {}
+        return Envelope(self.header, join_message(self.header.kind, self.header.fields, arrays))
+
+
+def seal(
+    message: Message, address: Address, sequence: int, times: tuple[float, float], key: PrivateKey, most_bytes: int = MAXIMUM_MESSAGE_BYTES
+) -> bytes:
     """Return the payload of a message.
 
     Args:
@@ -95,30 +127,33 @@ def seal(message: Message, address: Address, sequence: int, times: tuple[float, 
         sequence: Sequence number, used once in a boot.
         times: When it is sent and when it expires, seconds since 1970, UTC.
         key: The sender's key.
+        most_bytes: Bound of the payload; larger than the default only for the content of a transfer.
 
     Raises:
         OversizeMessageError: It is larger than one message may be.
     """
     fields, arrays = split_message(message)
-    header = Header(message.KIND, address.federation, address.sender, address.boot, sequence, *times, address.bundle, fields)
+    sent, expires = (round(time, MILLISECONDS) for time in times)
+    header = Header(message.KIND, address.federation, address.sender, address.boot, sequence, sent, expires, address.bundle, fields)
     head = json.dumps(encode(header), separators=(",", ":"), allow_nan=False).encode()
     body = encode_tensors(arrays) if arrays else b""
     content = MAGIC + len(head).to_bytes(LENGTH_BYTES, "little") + head + body
     payload = content + key.sign(SIGNATURE_CONTEXT + content)
-    if len(payload) > MAXIMUM_MESSAGE_BYTES or len(head) > MAXIMUM_HEADER_BYTES:
-        limit = f"at most {MAXIMUM_MESSAGE_BYTES} bytes, {MAXIMUM_HEADER_BYTES} of them header"
+    if len(payload) > most_bytes or len(head) > MAXIMUM_HEADER_BYTES:
+        limit = f"at most {most_bytes} bytes, {MAXIMUM_HEADER_BYTES} of them header"
         hint = "send fewer classes or features"
         raise OversizeMessageError(f"a {message.KIND} is too large to send", expected=limit, got=f"{len(payload)} bytes", hint=hint)
     return payload
 
 
-def unseal(payload: bytes, expectation: Expectation, now: float) -> Envelope:
+def unseal(payload: bytes, expectation: Expectation, now: float, most_bytes: int = MAXIMUM_MESSAGE_BYTES) -> Envelope:
     """Return the message in a payload, after checking all that can be checked without knowing the round.
 
     Args:
         payload: What the broker delivered.
         expectation: What the receiver accepts.
         now: Seconds since 1970, UTC.
+        most_bytes: Bound of the payload.
 
     Raises:
         OversizeMessageError: Too many bytes.
@@ -127,18 +162,28 @@ def unseal(payload: bytes, expectation: Expectation, now: float) -> Envelope:
         MessageSignatureError: Signed by another key, or altered.
         StaleMessageError: Expired, from the future, of another federation or about another bundle.
     """
-    header, body, signed, signature = _take_apart(payload)
-    if not expectation.find_key(header.sender).verify(SIGNATURE_CONTEXT + signed, signature):
+    return verify(payload, expectation.find_key, most_bytes).read(expectation, now)
+
+
+def verify(payload: bytes, find_key: Callable[[str], PublicKey], most_bytes: int = MAXIMUM_MESSAGE_BYTES) -> Verified:
+    """Return header and body of a payload whose signature is its sender's.
+
+    Raises:
+        OversizeMessageError: Too many bytes.
+        MalformedMessageError: Not a payload of this protocol.
+        UnknownDeviceError: The sender has no key here.
+        MessageSignatureError: Signed by another key, or altered.
+    """
+    header, start = _read_header(payload, most_bytes)
+    if not find_key(header.sender).verify(SIGNATURE_CONTEXT + payload[:-SIGNATURE_BYTES], payload[-SIGNATURE_BYTES:]):
         raise MessageSignatureError("a message's signature does not verify", expected=f"the key of {header.sender}")
-    _check_freshness(header, expectation, now)
-    arrays = decode_tensors(body, BODY_LIMITS) if body else {}
-    return Envelope(header, join_message(header.kind, header.fields, arrays))
+    return Verified(header, payload[start:-SIGNATURE_BYTES])
 
 
-def _take_apart(payload: bytes) -> tuple[Header, bytes, bytes, bytes]:
-    """Return header, body, the signed bytes, and the signature."""
-    if len(payload) > MAXIMUM_MESSAGE_BYTES:
-        raise OversizeMessageError("a message is too large", expected=f"at most {MAXIMUM_MESSAGE_BYTES} bytes", got=f"{len(payload)} bytes")
+def _read_header(payload: bytes, most_bytes: int) -> tuple[Header, int]:
+    """Return the header and where the body begins."""
+    if len(payload) > most_bytes:
+        raise OversizeMessageError("a message is too large", expected=f"at most {most_bytes} bytes", got=f"{len(payload)} bytes")
     start = len(MAGIC) + LENGTH_BYTES
     if payload[: len(MAGIC)] != MAGIC or len(payload) < start + SIGNATURE_BYTES:
         raise MalformedMessageError("a payload is no fedtailor message", expected=f"the magic {MAGIC!r}", got=repr(payload[:8]))
@@ -150,17 +195,19 @@ def _take_apart(payload: bytes) -> tuple[Header, bytes, bytes, bytes]:
         header = decode(Header, parse_json(payload[start:end]), "header")
     except SchemaError as fault:
         raise MalformedMessageError(f"a message is malformed at {fault.where}", expected=fault.expected, got=fault.got) from fault
-    return header, payload[end:-SIGNATURE_BYTES], payload[:-SIGNATURE_BYTES], payload[-SIGNATURE_BYTES:]
+    return header, end
 
 
 def _check_freshness(header: Header, expectation: Expectation, now: float) -> None:
     """Refuse what is for another time, federation or bundle."""
-    pairs = {"federation": (expectation.federation, header.federation), "bundle": (expectation.bundle, header.bundle)}
+    pairs = {"federation": (expectation.federation, header.federation)}
+    if header.kind not in expectation.bundle_free:
+        pairs["bundle"] = (expectation.bundle, header.bundle)
     for name, (expected, got) in pairs.items():
         if expected != got:
             raise StaleMessageError(f"a message is for another {name}", expected=expected[:16], got=got[:16])
-    if header.boot < 0 or header.sequence < 0:
-        raise MalformedMessageError("a message's boot counter or sequence is negative", got=f"{header.boot}, {header.sequence}")
+    if not (0 <= header.boot <= MAXIMUM_INTEGER and 0 <= header.sequence <= MAXIMUM_INTEGER):
+        raise MalformedMessageError("a message's boot counter or sequence is impossible", got=f"{header.boot}, {header.sequence}")
     if not header.sent - CLOCK_TOLERANCE_SECONDS <= now <= header.expires + CLOCK_TOLERANCE_SECONDS:
         hint = "set the clocks of both sides"
         raise StaleMessageError(

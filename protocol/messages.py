@@ -91,7 +91,7 @@ def join_message(kind: str, plain: Mapping[str, JsonValue], arrays: Mapping[str,
     names = {field.name for field in dataclasses.fields(message)}
     tensors: dict[str, Any] = {TREE: dict(arrays)} if TREE in names else _named_arrays(kind, names, arrays)
     try:
-        fields: Any = decode(_plain_part(message), dict(plain), kind)
+        fields: Any = decode(_plain_part(kind), dict(plain), kind)
     except SchemaError as fault:
         raise MalformedMessageError(f"a message is malformed at {fault.where}", expected=fault.expected, got=fault.got) from fault
     return message(**tensors, **vars(fields))  # every name and type was checked above
@@ -110,8 +110,10 @@ def _named_arrays(kind: str, names: set[str], arrays: Mapping[str, Array]) -> di
 
 
 @functools.cache
-def _plain_part(message: type[Message]) -> type[Any]:
-    """Return a dataclass of a message's plain fields, each of them required."""
-    hints = typing.get_type_hints(message)
-    names = [field.name for field in dataclasses.fields(message) if field.name not in ARRAY_DTYPES and field.name != TREE]
-    return dataclasses.make_dataclass("plain", [(name, hints[name]) for name in names], frozen=True)
+def _plain_part(kind: str) -> type[Any]:
+    """Return a dataclass of the plain fields of a kind of message."""
+    hints = typing.get_type_hints(KINDS[kind])
+    plain = [field for field in dataclasses.fields(KINDS[kind]) if field.name not in ARRAY_DTYPES and field.name != TREE]
+    required = [field.name for field in plain if field.default is dataclasses.MISSING]
+    optional = [(field.name, hints[field.name], field.default) for field in plain if field.name not in required]
+    return dataclasses.make_dataclass("plain", [*((name, hints[name]) for name in required), *optional], frozen=True)

@@ -9,8 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.database import open_database, transaction
 from protocol.errors import TransportError
 
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS sender (one INTEGER PRIMARY KEY CHECK (one = 0), boot INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS messages (
+    sequence INTEGER PRIMARY KEY, peer TEXT NOT NULL, kind TEXT NOT NULL, payload BLOB NOT NULL, expires REAL NOT NULL,
+    droppable INTEGER NOT NULL
+)
+"""
 MOST_MESSAGES = 512
 MOST_BYTES = 256 * 1024 * 1024
 SPAN = 1000  # no number is sent this far above the oldest one waiting: the receiver's window is 1024 wide
@@ -59,13 +67,23 @@ class Outbox:
 
     Args:
         path: SQLite file; made when absent.
-        boot: Boot counter of this process, for a new outbox; ignored for one that exists.
+        boot: Boot counter of this process, for a new outbox; one that exists keeps its own.
         most_messages: Bound of the count.
         most_bytes: Bound of the bytes.
+
+    Raises:
+        DatabaseFileError: The file is damaged or in use.
     """
 
     def __init__(self, path: Path, boot: int, most_messages: int = MOST_MESSAGES, most_bytes: int = MOST_BYTES) -> None:
-        raise NotImplementedError
+        self._most_messages = most_messages
+        self._most_bytes = most_bytes
+        self._database = open_database(path, SCHEMA, exclusive=True)
+        with transaction(self._database):
+            self._database.execute("INSERT OR IGNORE INTO sender VALUES (0, ?, 0)", (boot,))
+        self.boot: int = self._database.execute("SELECT boot FROM sender").fetchone()[0]
+        rows = self._database.execute("SELECT sequence, peer, kind, length(payload), expires, droppable FROM messages ORDER BY sequence")
+        self._waiting = {row[0]: self._waiting_of(*row) for row in rows}
 
     def put(self, seal: Callable[[Place], bytes], *, peer: str, kind: str, expires: float, droppable: bool = False) -> Place:
         """Make a message durable under the next number.
@@ -80,20 +98,75 @@ class Outbox:
         Raises:
             OutboxFullError: There is no room.
         """
-        raise NotImplementedError
+        with transaction(self._database):
+            self._database.execute("UPDATE sender SET last = last + 1")
+            sequence: int = self._database.execute("SELECT last FROM sender").fetchone()[0]
+            payload = seal(Place(self.boot, sequence))
+            dropped = self._make_room(len(payload))
+            self._database.executemany("DELETE FROM messages WHERE sequence = ?", [(number,) for number in dropped])
+            row = (sequence, peer, kind, payload, expires, droppable)
+            self._database.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", row)
+        for number in dropped:
+            del self._waiting[number]
+        self._waiting[sequence] = self._waiting_of(sequence, peer, kind, len(payload), expires, droppable)
+        return Place(self.boot, sequence)
 
     def pending(self, now: float) -> list[Waiting]:
-        """Return what may be sent, the oldest first; what has expired is dropped."""
-        raise NotImplementedError
+        """Return what may be sent, the oldest first: not expired, and not too far above the oldest for the receiver's window."""
+        waiting = [entry for entry in self._waiting.values() if entry.expires > now]
+        return [entry for entry in waiting if entry.place.sequence < waiting[0].place.sequence + SPAN]
+
+    def expired(self, now: float) -> list[Waiting]:
+        """Return what waits in vain; ``settle`` forgets it."""
+        return [entry for entry in self._waiting.values() if entry.expires <= now]
+
+    def find(self, place: Place) -> Waiting | None:
+        """Return a waiting message, or None when it does not wait."""
+        return self._waiting.get(place.sequence) if place.boot == self.boot else None
 
     def payload(self, place: Place) -> bytes:
-        """Return the bytes of a waiting message."""
-        raise NotImplementedError
+        """Return the bytes of a waiting message.
 
-    def settle(self, place: Place) -> bool:
-        """Forget a message that was answered, and tell whether it was waiting."""
-        raise NotImplementedError
+        Raises:
+            KeyError: It does not wait.
+        """
+        row = self._database.execute("SELECT payload FROM messages WHERE sequence = ?", (place.sequence,)).fetchone()
+        if row is None or place.boot != self.boot:
+            raise KeyError(place)
+        return bytes(row[0])
+
+    def settle(self, place: Place) -> Waiting | None:
+        """Forget a message that was answered or has expired; return it, or None when it was not waiting."""
+        if self.find(place) is None:
+            return None
+        with transaction(self._database):
+            self._database.execute("DELETE FROM messages WHERE sequence = ?", (place.sequence,))
+        return self._waiting.pop(place.sequence)
 
     def close(self) -> None:
         """Close the file."""
-        raise NotImplementedError
+        self._database.close()
+
+    def __len__(self) -> int:
+        """Return how many messages wait."""
+        return len(self._waiting)
+
+    def _make_room(self, size: int) -> list[int]:
+        """Return the numbers of droppable messages that must go for one of a size, the oldest first."""
+        count, total = len(self._waiting) + 1, sum(entry.size for entry in self._waiting.values()) + size
+        dropped = []
+        for number, entry in self._waiting.items():
+            if count <= self._most_messages and total <= self._most_bytes:
+                break
+            if entry.droppable:
+                dropped.append(number)
+                count, total = count - 1, total - entry.size
+        if count > self._most_messages or total > self._most_bytes:
+            limit = f"at most {self._most_messages} messages and {self._most_bytes} bytes"
+            hint = "wait until the receiver answers"
+            raise OutboxFullError("the outbox is full", expected=limit, got=f"{count} messages, {total} bytes", hint=hint)
+        return dropped
+
+    def _waiting_of(self, sequence: int, peer: str, kind: str, size: int, expires: float, droppable: bool) -> Waiting:
+        """Return what is known of a row."""
+        return Waiting(Place(self.boot, sequence), peer, kind, size, expires, bool(droppable))

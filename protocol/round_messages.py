@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from protocol.encodings import Encoding, Tree, check_tree, decode_tree, encode_tree
 from protocol.message_checks import require, require_count, require_digest, require_figures, require_time
+from protocol.tensor_encodings import Encoding, Tree, check_tree, decode_tree, encode_tree
 from protocol.tensors import Array
 
 Payload: TypeAlias = Literal["parameters", "lora", "proxy"]
@@ -25,7 +25,7 @@ class ParameterUpdate:
         round: Round number.
         base: SHA-256 of the encoded state that the training started from.
         sample_count: Samples that it used.
-        encoding: How ``tensors`` are written, see protocol.encodings.
+        encoding: How ``tensors`` are written, see protocol.tensor_encodings.
         metrics: Figures such as the loss, at most 32.
         tensors: The tree as it travels; ``values`` gives float32.
         payload: What the tree is.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from protocol.errors import InputError
 
@@ -41,6 +42,21 @@ class Topics:
         return f"{ROOT}/{self.federation}/all/prototypes"
 
     @property
+    def results(self) -> str:
+        """Return the topic of the retained result of the latest round."""
+        return f"{ROOT}/{self.federation}/all/down"
+
+    @property
+    def channel(self) -> str:
+        """Return the topic of the retained channel head."""
+        return f"{ROOT}/{self.federation}/channel"
+
+    @property
+    def any_presence(self) -> str:
+        """Return the filter that matches every device's presence."""
+        return f"{ROOT}/{self.federation}/devices/+/presence"
+
+    @property
     def any_up(self) -> str:
         """Return the filter that matches what every device sends up."""
         return f"{ROOT}/{self.federation}/devices/+/up"
@@ -59,12 +75,77 @@ class Topics:
 
     def sender(self, topic: str) -> str | None:
         """Return the device whose ``up`` topic this is, or None."""
+        return self._device_of(topic, "up")
+
+    def present(self, topic: str) -> str | None:
+        """Return the device whose ``presence`` topic this is, or None."""
+        return self._device_of(topic, "presence")
+
+    def _device_of(self, topic: str, channel: str) -> str | None:
+        """Return the device whose topic of a channel this is."""
         parts = topic.split("/")
         mine = [*ROOT.split("/"), self.federation, "devices"]
-        if len(parts) == len(mine) + 2 and parts[:-2] == mine and parts[-1] == "up" and NAME.fullmatch(parts[-2]):
+        if len(parts) == len(mine) + 2 and parts[:-2] == mine and parts[-1] == channel and NAME.fullmatch(parts[-2]):
             return parts[-2]
         return None
 
     def _device(self, device: str, channel: str) -> str:
         """Return a device's topic."""
         return f"{ROOT}/{self.federation}/devices/{check_name('device id', device)}/{channel}"
+
+
+class Routes(Protocol):
+    """Which topic leads to a peer, and who may have sent on a topic."""
+
+    def topic_to(self, peer: str) -> str:
+        """Return the topic that a peer receives."""
+
+    def peer_of(self, topic: str) -> str | None:
+        """Return the only peer that may publish on a topic, or None when nothing is expected there."""
+
+
+@dataclass(frozen=True)
+class DeviceRoutes:
+    """The topics between one device and the coordinator, seen from the device."""
+
+    topics: Topics
+    device: str
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """Return what a device receives."""
+        return (self.topics.down(self.device), self.topics.results, self.topics.channel, self.topics.prototypes)
+
+    def topic_to(self, peer: str) -> str:
+        """Return where a device sends; a device has one peer.
+
+        Raises:
+            InputError: The peer is another one.
+        """
+        if peer != COORDINATOR:
+            raise InputError("a device speaks to the coordinator alone", got=repr(peer[:80]))
+        return self.topics.up(self.device)
+
+    def peer_of(self, topic: str) -> str | None:
+        """Return the coordinator for every topic that a device receives."""
+        return COORDINATOR if topic in self.subscriptions else None
+
+
+@dataclass(frozen=True)
+class CoordinatorRoutes:
+    """The topics between the coordinator and its devices, seen from the coordinator."""
+
+    topics: Topics
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """Return what a coordinator receives."""
+        return (self.topics.any_up, self.topics.any_presence)
+
+    def topic_to(self, peer: str) -> str:
+        """Return where a device is sent to."""
+        return self.topics.down(peer)
+
+    def peer_of(self, topic: str) -> str | None:
+        """Return the device whose topic this is."""
+        return self.topics.sender(topic) or self.topics.present(topic)

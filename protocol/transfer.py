@@ -1,46 +1,17 @@
-"""Both sides of a transfer as state machines without I/O: events in, actions out. See the classes for the rules."""
+"""Both sides of a transfer as state machines without I/O: events and the time go in, actions come out.
+
+The receiver drives: it asks (WANT) for chunks that it lacks, a few at a time, and what does not come is asked for again.
+Nothing is lost by forgetting: a sender that restarts offers again, a receiver that restarts asks for what its store
+lacks. Content counts when each group has the digest that the signed offer states; a wrong group is thrown away and asked
+for again, at most three times. The idea of a bitmap of wanted blocks is that of AWS IoT file streams.
+
+Times are seconds of a clock that never goes back.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from protocol.transfer_actions import Action, Ended, Finish, Say, SendChunk, Verify, Write
+from protocol.transfer_receiver import TransferReceiver
+from protocol.transfer_sender import TransferSender
 
-from protocol.transfer_messages import TransferMessage
-
-
-@dataclass(frozen=True)
-class Say:
-    """Sign and send this message to the peer."""
-
-    message: TransferMessage
-
-
-@dataclass(frozen=True)
-class SendChunk:
-    """Read this piece of the content and send it as a chunk frame."""
-
-    offset: int
-    length: int
-
-
-@dataclass(frozen=True)
-class Write:
-    """Write this piece into the store."""
-
-    offset: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Verify:
-    """Compute the SHA-256 of this group from the store, and report it with ``verified``."""
-
-    group: int
-
-
-@dataclass(frozen=True)
-class Finish:
-    """All groups are verified: put the content into its place, and report it with ``finished``."""
-
-
-Action: TypeAlias = Say | SendChunk | Write | Verify | Finish
+__all__ = ["Action", "Ended", "Finish", "Say", "SendChunk", "TransferReceiver", "TransferSender", "Verify", "Write"]

@@ -123,7 +123,7 @@ def test_each_message_has_a_sequence_of_its_own(make_agent: Make) -> None:
 
 def test_a_refusal_is_told_with_its_reason(make_agent: Make) -> None:
     def refuse(connection: FakeConnection, envelope: Envelope) -> None:
-        connection.reply(replace(receipt_of(envelope), accepted=False, reason="the round is closed"))
+        connection.reply(replace(receipt_of(envelope), accepted=False, reason="the round is closed", code="closed"))
 
     with pytest.raises(NotAllowedError, match="the round is closed"):
         make_agent(refuse)[0].send(REPORT)

@@ -10,7 +10,23 @@ import numpy as np
 from protocol.bundle import SIGNATURE_CONTEXT
 from protocol.keys import PrivateKey
 from protocol.manifest import GraphSpec, Manifest, MethodEntry, Parity, RawInput, TensorSpec
-from protocol.messages import EvaluationReport, GlobalPrototypes, Message, PrototypeUpdate, Receipt
+from protocol.messages import (
+    Cancel,
+    ChannelHead,
+    Done,
+    EvaluationReport,
+    Fail,
+    GlobalPrototypes,
+    Message,
+    Offer,
+    ParameterUpdate,
+    Presence,
+    PrototypeUpdate,
+    Receipt,
+    RoundResult,
+    RoundTask,
+    Want,
+)
 from protocol.signatures import SignatureFile
 from protocol.tensors import encode_tensors
 
@@ -126,12 +142,37 @@ def prototype_update(**changes: object) -> PrototypeUpdate:
     return PrototypeUpdate(**{**fields, **changes})  # type: ignore[arg-type]  # a test may pass nonsense
 
 
+def parameter_update(**changes: object) -> ParameterUpdate:
+    """Return an update of a layer with 32 inputs and 10 outputs, with some fields replaced."""
+    generator = np.random.default_rng(0)
+    tree = {"bias": generator.normal(size=10), "weight": generator.normal(size=(10, 32))}
+    fields: dict[str, object] = {
+        "round": 7,
+        "base": "5a" * 32,
+        "sample_count": 320,
+        "encoding": "float32",
+        "metrics": {"loss": 0.693147},
+        "tensors": {name: tensor.astype(np.float32) for name, tensor in tree.items()},
+    }
+    return ParameterUpdate(**{**fields, **changes})  # type: ignore[arg-type]  # a test may pass nonsense
+
+
 def messages() -> list[Message]:
     """Return one message of each kind."""
     update = prototype_update()
     return [
         update,
         GlobalPrototypes(1, update.classes, update.means, update.counts, 2),
-        Receipt("device-1", 3, 14, accepted=False, reason="prototype is of an unknown class"),
+        Receipt("device-1", 3, 14, accepted=False, reason="prototype is of an unknown class", code="malformed"),
         EvaluationReport(1, 80, 0.75, None),
+        parameter_update(),
+        RoundTask(7, 0, 1.8e9, "5a" * 32, 81_920, 42, "parameters", {"learning_rate": 0.05}, "float16"),
+        RoundResult(7, "6b" * 32, 81_920, 19),
+        Presence("online", 3, "ab" * 32, "0.1.0", "idle"),
+        ChannelHead("ab" * 32, 4, "7c" * 32, 10**6, 1.8e9, None, "open"),
+        Offer("8d" * 32, 3 * 2**20 + 5, 32_768, "bundle", None, 1.8e9, np.arange(4 * 32, dtype=np.uint8).reshape(4, 32)),
+        Want.of_chunks("8d" * 32, 8, 32_768, [17, 20, 21, 40]),
+        Done("8d" * 32),
+        Fail("8d" * 32, "quota", "this device has sent 64 MB in an hour"),
+        Cancel("8d" * 32, "a newer bundle is out"),
     ]

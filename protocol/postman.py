@@ -1,0 +1,65 @@
+"""Signing and publishing once: everything that leaves a side goes through here."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from protocol.envelope import MAXIMUM_MESSAGE_BYTES, Address, seal
+from protocol.errors import OversizeMessageError, TransportError
+from protocol.keys import PrivateKey
+from protocol.messages import Message
+from protocol.outbox import Place
+from protocol.port import Port
+from protocol.topics import Routes
+
+PUBLISH_SECONDS = 10.0
+CONTROL_SECONDS = 300.0  # how long a message of a transfer means anything
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass
+class Postman:
+    """Sends for one side.
+
+    Args:
+        port: The connection.
+        key: Own private key.
+        address: Own federation, id, boot counter and bundle.
+        routes: Topics to peers.
+        clock: Seconds since 1970, UTC.
+    """
+
+    port: Port
+    key: PrivateKey
+    address: Address
+    routes: Routes
+    clock: Callable[[], float]
+    _sequences: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def say(self, message: Message, peer: str, place: Place | None = None) -> bool:
+        """Send a message of the moment to a peer, under a name of its own or under ``place``; tell whether the broker took it."""
+        return self.post(message, self.routes.topic_to(peer), lifetime=CONTROL_SECONDS, place=place)
+
+    def post(self, message: Message, topic: str, *, lifetime: float, place: Place | None = None, retain: bool = False) -> bool:
+        """Send a message once, and tell whether the broker took it."""
+        place = place or Place(self.address.boot, next(self._sequences))
+        now = self.clock()
+        return self.publish(topic, self.seal(message, place, (now, now + lifetime), MAXIMUM_MESSAGE_BYTES), retain=retain)
+
+    def seal(self, message: Message, place: Place, times: tuple[float, float], most_bytes: int) -> bytes:
+        """Return the payload of a message that has a name."""
+        return seal(message, replace(self.address, boot=place.boot), place.sequence, times, self.key, most_bytes)
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Hand a payload to the broker, and tell whether it took it; what must arrive is sent again by somebody."""
+        if not self.port.connected:
+            return False
+        try:
+            self.port.publish(topic, payload, retain=retain, deadline_seconds=PUBLISH_SECONDS)
+        except (TransportError, OversizeMessageError) as error:
+            LOGGER.info("not sent to %s: %s", topic, error.sentence())
+            return False
+        return True
