@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from protocol.errors import MalformedMessageError, MessageSignatureError, OversizeMessageError, StaleMessageError
 from protocol.keys import SIGNATURE_BYTES, PrivateKey, PublicKey
 from protocol.message_checks import MAXIMUM_INTEGER
-from protocol.messages import KINDS, TREE, ChannelHead, Message, Presence, join_message, split_message
+from protocol.messages import ChannelHead, Message, Presence, join_message, split_message
 from protocol.schema import JsonValue, SchemaError, decode, encode, parse_json
 from protocol.tensors import TensorLimits, decode_tensors, encode_tensors
 from protocol.transfer_messages import Cancel, Done, Fail, Offer, Want
@@ -24,12 +24,12 @@ SIGNATURE_CONTEXT = b"fedtailor-message/1\0"
 LENGTH_BYTES = 4
 MAXIMUM_MESSAGE_BYTES = 32 * 1024  # in one payload
 MAXIMUM_SEALED_BYTES = 64 * 1024 * 1024  # by a transfer
-MAXIMUM_HEADER_BYTES = 4 * 1024
+MAXIMUM_HEADER_BYTES = 16 * 1024
+MAXIMUM_LARGE_HEADER_BYTES = 1024 * 1024  # of a payload beyond MAXIMUM_MESSAGE_BYTES: thousands of names and shapes
 CLOCK_TOLERANCE_SECONDS = 300.0
 MILLISECONDS = 3  # decimal places of a time; more would cost bytes and say nothing
 # NaN must reach the checks of the messages themselves, which name it; magnitudes are checked there too.
 BODY_LIMITS = TensorLimits(header_bytes=4096, tensors=16, magnitude=None)
-TREE_LIMITS = TensorLimits(header_bytes=1024 * 1024, tensors=4097, magnitude=None)
 # These concern the fleet and not one bundle: a device with another bundle needs them all the more.
 BUNDLE_FREE = frozenset(kind.KIND for kind in (Presence, ChannelHead, Offer, Want, Done, Fail, Cancel))
 
@@ -111,8 +111,7 @@ class Verified:
             MalformedMessageError: Header or body do not make a message of this protocol.
         """
         _check_freshness(self.header, expectation, now)
-        limits = TREE_LIMITS if TREE in getattr(KINDS.get(self.header.kind), "__annotations__", {}) else BODY_LIMITS
-        arrays = decode_tensors(self.body, limits) if self.body else {}
+        arrays = decode_tensors(self.body, BODY_LIMITS) if self.body else {}
         return Envelope(self.header, join_message(self.header.kind, self.header.fields, arrays))
 
 
@@ -139,8 +138,9 @@ def seal(
     body = encode_tensors(arrays) if arrays else b""
     content = MAGIC + len(head).to_bytes(LENGTH_BYTES, "little") + head + body
     payload = content + key.sign(SIGNATURE_CONTEXT + content)
-    if len(payload) > most_bytes or len(head) > MAXIMUM_HEADER_BYTES:
-        limit = f"at most {most_bytes} bytes, {MAXIMUM_HEADER_BYTES} of them header"
+    header_limit = _header_limit(len(payload))
+    if len(payload) > most_bytes or len(head) > header_limit:
+        limit = f"at most {most_bytes} bytes, {header_limit} of them header"
         hint = "send fewer classes or features"
         raise OversizeMessageError(f"a {message.KIND} is too large to send", expected=limit, got=f"{len(payload)} bytes", hint=hint)
     return payload
@@ -189,13 +189,19 @@ def _read_header(payload: bytes, most_bytes: int) -> tuple[Header, int]:
         raise MalformedMessageError("a payload is no fedtailor message", expected=f"the magic {MAGIC!r}", got=repr(payload[:8]))
     length = int.from_bytes(payload[len(MAGIC) : start], "little")
     end = start + length
-    if length > MAXIMUM_HEADER_BYTES or end + SIGNATURE_BYTES > len(payload):
-        raise MalformedMessageError("a message's header length is impossible", expected=f"at most {MAXIMUM_HEADER_BYTES}", got=length)
+    if length > _header_limit(len(payload)) or end + SIGNATURE_BYTES > len(payload):
+        limit = f"at most {_header_limit(len(payload))}"
+        raise MalformedMessageError("a message's header length is impossible", expected=limit, got=length)
     try:
         header = decode(Header, parse_json(payload[start:end]), "header")
     except SchemaError as fault:
         raise MalformedMessageError(f"a message is malformed at {fault.where}", expected=fault.expected, got=fault.got) from fault
     return header, end
+
+
+def _header_limit(size: int) -> int:
+    """Return the largest header of a payload of a size; nothing but size and header is looked at before the signature."""
+    return MAXIMUM_HEADER_BYTES if size <= MAXIMUM_MESSAGE_BYTES else MAXIMUM_LARGE_HEADER_BYTES
 
 
 def _check_freshness(header: Header, expectation: Expectation, now: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from protocol.errors import MalformedMessageError
+from protocol.flat_tree import flatten_tree, unflatten_tree
 from protocol.fleet_messages import ChannelHead, EvaluationReport, Presence, Receipt
 from protocol.message_checks import NotFiniteMessageError, ReasonCode
 from protocol.prototype_messages import GlobalPrototypes, PrototypeUpdate, check_prototypes
@@ -61,7 +62,7 @@ Message: TypeAlias = (
     | Cancel
 )
 KINDS: Mapping[str, type[Message]] = {kind.KIND: kind for kind in typing.get_args(Message)}
-# Fields that are one array each, and the field that is a tree of them: a message has the ones or the other.
+# Fields that are one array each, and the field that is a tree of them, see protocol.flat_tree: a message has the ones or the other.
 ARRAY_DTYPES: Mapping[str, np.dtype[Any]] = {
     "classes": np.dtype(np.int64),
     "means": np.dtype(np.float32),
@@ -69,14 +70,25 @@ ARRAY_DTYPES: Mapping[str, np.dtype[Any]] = {
     "groups": np.dtype(np.uint8),
 }
 TREE = "tensors"
+SHAPES = "shapes"  # what stands in the header for a tree
 
 
 def split_message(message: Message) -> tuple[dict[str, JsonValue], dict[str, Array]]:
-    """Return a message's plain fields and its arrays; an array without entries stays away, for safetensors has none."""
-    values = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
-    arrays = {name: value for name, value in values.items() if name in ARRAY_DTYPES and not (name == "groups" and value.size == 0)}
-    arrays |= values.get(TREE, {})
-    return {name: encode(value) for name, value in values.items() if name not in ARRAY_DTYPES and name != TREE}, arrays
+    """Return a message's plain fields and its arrays; what is as by default stays away, and so does an array without entries.
+
+    Raises:
+        MalformedMessageError: A tree of several dtypes.
+    """
+    plain, arrays = dict[str, JsonValue](), dict[str, Array]()
+    for field in dataclasses.fields(message):
+        value = getattr(message, field.name)
+        if field.name == TREE:
+            plain[SHAPES], arrays = flatten_tree(value)
+        elif field.name not in ARRAY_DTYPES:
+            plain |= {field.name: encode(value)} if value is None or value != field.default else {}
+        elif field.name != "groups" or value.size > 0:
+            arrays[field.name] = value
+    return plain, arrays
 
 
 def join_message(kind: str, plain: Mapping[str, JsonValue], arrays: Mapping[str, Array]) -> Message:
@@ -88,13 +100,15 @@ def join_message(kind: str, plain: Mapping[str, JsonValue], arrays: Mapping[str,
     if kind not in KINDS:
         raise MalformedMessageError("a message is of an unknown kind", expected=" or ".join(KINDS), got=repr(kind[:80]))
     message = KINDS[kind]
-    names = {field.name for field in dataclasses.fields(message)}
-    tensors: dict[str, Any] = {TREE: dict(arrays)} if TREE in names else _named_arrays(kind, names, arrays)
     try:
-        fields: Any = decode(_plain_part(kind), dict(plain), kind)
+        fields: Any = dict(vars(decode(_plain_part(kind), dict(plain), kind)))
     except SchemaError as fault:
         raise MalformedMessageError(f"a message is malformed at {fault.where}", expected=fault.expected, got=fault.got) from fault
-    return message(**tensors, **vars(fields))  # every name and type was checked above
+    if SHAPES in fields:
+        fields[TREE] = unflatten_tree(fields.pop(SHAPES), arrays)
+    else:
+        fields |= _named_arrays(kind, {field.name for field in dataclasses.fields(message)}, arrays)
+    return message(**fields)  # every name and type was checked above
 
 
 def _named_arrays(kind: str, names: set[str], arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -114,6 +128,7 @@ def _plain_part(kind: str) -> type[Any]:
     """Return a dataclass of the plain fields of a kind of message."""
     hints = typing.get_type_hints(KINDS[kind])
     plain = [field for field in dataclasses.fields(KINDS[kind]) if field.name not in ARRAY_DTYPES and field.name != TREE]
-    required = [field.name for field in plain if field.default is dataclasses.MISSING]
-    optional = [(field.name, hints[field.name], field.default) for field in plain if field.name not in required]
-    return dataclasses.make_dataclass("plain", [*((name, hints[name]) for name in required), *optional], frozen=True)
+    required: list[tuple[str, Any]] = [(field.name, hints[field.name]) for field in plain if field.default is dataclasses.MISSING]
+    required += [(SHAPES, Mapping[str, tuple[int, ...]])] if TREE in hints else []
+    optional = [(field.name, hints[field.name], field.default) for field in plain if field.default is not dataclasses.MISSING]
+    return dataclasses.make_dataclass("plain", [*required, *optional], frozen=True)

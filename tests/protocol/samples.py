@@ -143,9 +143,9 @@ def prototype_update(**changes: object) -> PrototypeUpdate:
 
 
 def parameter_update(**changes: object) -> ParameterUpdate:
-    """Return an update of a layer with 32 inputs and 10 outputs, with some fields replaced."""
+    """Return an update of a layer with 4 inputs and 3 outputs, with some fields replaced."""
     generator = np.random.default_rng(0)
-    tree = {"bias": generator.normal(size=10), "weight": generator.normal(size=(10, 32))}
+    tree = {"bias": generator.normal(size=3), "weight": generator.normal(size=(3, 4))}
     fields: dict[str, object] = {
         "round": 7,
         "base": "5a" * 32,

@@ -20,7 +20,9 @@ from tests.protocol.lossy import MemoryPort, Pipe
 TOPICS = Topics("demo")
 BUNDLE = "ab" * 32
 KEYS = {COORDINATOR: PrivateKey(bytes(range(32))), "pi-1": PrivateKey(bytes(range(1, 33))), "pi-2": PrivateKey(bytes(range(2, 34)))}
-COUNTED = (
+COUNTED = """CREATE TABLE IF NOT EXISTS counted (
+    sender TEXT, boot INTEGER, sequence INTEGER, kind TEXT, PRIMARY KEY (sender, boot, sequence)
+)"""
     "CREATE TABLE IF NOT EXISTS counted (sender TEXT, boot INTEGER, sequence INTEGER, kind TEXT, PRIMARY KEY (sender, boot, sequence))"
 )
 

@@ -139,7 +139,7 @@ MALFORMED = {
     "other magic": b"XXXX" + signed(header())[4:],
     "no room for a signature": b"FTM1" + bytes(67),
     "header longer than the payload": b"FTM1" + (2**32 - 1).to_bytes(4, "little") + bytes(100),
-    "header beyond the limit": signed(b" " * 5000 + header()),
+    "header beyond the limit": signed(b" " * 17_000 + header()),
     "header is no JSON": signed(b"{"),
     "header is a list": signed(b"[]"),
     "unknown key": signed(header(extra=1)),
