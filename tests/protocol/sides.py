@@ -23,8 +23,6 @@ KEYS = {COORDINATOR: PrivateKey(bytes(range(32))), "pi-1": PrivateKey(bytes(rang
 COUNTED = """CREATE TABLE IF NOT EXISTS counted (
     sender TEXT, boot INTEGER, sequence INTEGER, kind TEXT, PRIMARY KEY (sender, boot, sequence)
 )"""
-    "CREATE TABLE IF NOT EXISTS counted (sender TEXT, boot INTEGER, sequence INTEGER, kind TEXT, PRIMARY KEY (sender, boot, sequence))"
-)
 
 
 def find_key(sender: str) -> PublicKey:
