@@ -67,6 +67,7 @@ class Connection:
         self._inbox: queue.Queue[Received] = queue.Queue(QUEUE_LENGTH)
         self._state = threading.Condition()
         self._ready = self._was_ever_ready = False
+        self.reconnects = 0
         self._down = threading.Event()
         self._closing = threading.Event()
         self._final_refusal = threading.Event()
@@ -151,6 +152,21 @@ class Connection:
                 self._forgotten.add(key)  # an answer that comes later must not answer another message
                 raise DeadlineError(f"{self.address} did not acknowledge a message", expected="an answer before the deadline")
             return acknowledged.pop(key, None)
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether there is a connection now."""
+        return self._ready
+
+    @property
+    def window(self) -> int:
+        """Return how many messages may be unacknowledged at once."""
+        return 20
+
+    @property
+    def maximum_payload(self) -> int:
+        """Return the most bytes of one payload."""
+        return MAXIMUM_MESSAGE_BYTES
 
     def receive(self, deadline_seconds: float) -> Received | None:
         """Return the next message, or None when none came in time."""
@@ -269,6 +285,7 @@ class Connection:
         """Wake those who wait for a connection."""
         with self._state:
             self._ready = self._was_ever_ready = True
+            self.reconnects += 1
             self._state.notify_all()
 
     def _note_refusal(self, code: Any) -> None:
