@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,14 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
         data: The whole content.
         mode: Permission bits of the file.
     """
-    with _complete_copy(path, data, mode) as temporary:
+    with _complete_copy(path, (data,), mode) as temporary:
+        temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def write_from(path: Path, pieces: Iterable[bytes], mode: int = 0o644) -> None:
+    """Write a file from pieces, of which one is in memory at a time; whole or not at all, as ``write_atomically``."""
+    with _complete_copy(path, pieces, mode) as temporary:
         temporary.replace(path)
     sync_folder(path.parent)
 
@@ -30,7 +37,7 @@ def write_new(path: Path, data: bytes, mode: int) -> bool:
 
     Two processes may try at once: one of them wins.
     """
-    with _complete_copy(path, data, mode) as temporary:
+    with _complete_copy(path, (data,), mode) as temporary:
         try:
             os.link(temporary, path)  # unlike a rename, this fails when the name is taken
         except FileExistsError:
@@ -40,13 +47,14 @@ def write_new(path: Path, data: bytes, mode: int) -> bool:
 
 
 @contextmanager
-def _complete_copy(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+def _complete_copy(path: Path, pieces: Iterable[bytes], mode: int) -> Iterator[Path]:
     """Give a file beside ``path`` that holds all of the data on disk; the block puts it in place, or it is removed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(file.fileno(), mode)
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         yield Path(name)

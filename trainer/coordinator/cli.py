@@ -20,11 +20,16 @@ from protocol.topics import COORDINATOR, Topics
 from protocol.trust import open_trusted
 from trainer.coordinator.prototype_round import PrototypeRound
 from trainer.coordinator.registry import DeviceRegistry
+from trainer.coordinator.rounds_cli import pause, resume, run, status
 
 
 @click.group()
 def coordinator() -> None:
-    """Collect prototypes from devices over a broker."""
+    """Hold rounds with devices over a broker."""
+
+
+for command in (run, status, pause, resume):
+    coordinator.add_command(command)
 
 
 @dataclass(frozen=True)

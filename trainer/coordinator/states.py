@@ -51,17 +51,20 @@ class StateFiles:
     def serve(self, content: bytes) -> tuple[str, Path]:
         """Return SHA-256 and path of a file with some content, which devices fetch."""
         digest = hashlib.sha256(content).hexdigest()
-        path = self._served / f"{digest}.safetensors"
+        path = self.served(digest)
         if not self._holds(path, digest):
             write_atomically(path, content)
         return digest, path
 
-    def stop_serving(self, keep: set[str]) -> list[str]:
-        """Remove served files but those that are named, and return the names of what went."""
-        gone = [path for path in self._served.glob("*.safetensors") if path.stem not in keep]
-        for path in gone:
-            path.unlink(missing_ok=True)
-        return [path.stem for path in gone]
+    def served(self, digest: str) -> Path:
+        """Return where what devices fetch lies."""
+        return self._served / f"{digest}.safetensors"
+
+    def stop_serving(self, keep: set[str]) -> None:
+        """Remove served files but those that are named."""
+        for path in self._served.glob("*.safetensors"):
+            if path.stem not in keep:
+                path.unlink(missing_ok=True)
 
     @staticmethod
     def _holds(path: Path, digest: str) -> bool:
