@@ -11,7 +11,7 @@ from protocol.message_checks import require, require_count, require_digest, requ
 from protocol.tensor_encodings import Encoding, Tree, check_tree, decode_tree, encode_tree
 from protocol.tensors import Array
 
-Payload: TypeAlias = Literal["parameters", "lora", "proxy"]
+Payload: TypeAlias = Literal["parameters", "lora", "proxy", "prototypes"]
 MAXIMUM_SAMPLES = 10**9
 MAXIMUM_DEVICES = 10**6
 MAXIMUM_STATE_BYTES = 2**30

@@ -147,7 +147,7 @@ def damage(link: Link, operation: int, value: int) -> None:
     elif operation == 7:
         link.to_receiver.clear()
         link.to_sender.clear()
-        link.sender.restarted(link.now)
+        link.sender_says(link.sender.restarted(link.now))
         if link.receiver is not None:
             link.receiver.restarted(link.now)
 

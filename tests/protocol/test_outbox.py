@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.database import DatabaseFileError
 from protocol.outbox import SPAN, Outbox, OutboxFullError, Place
+from protocol.resending import Resending
 
 NOW = 1_800_000_000.0
 
@@ -167,4 +168,17 @@ def test_any_history_leaves_what_a_list_would(tmp_path_factory: pytest.TempPathF
                 if (len(model) > 8 or sum(size for size, _ in model.values()) > 600) and model[old][1]:
                     del model[old]
         assert [(waiting.place, waiting.size) for waiting in outbox.pending(NOW)] == [(place, model[place][0]) for place in sorted(model)]
+    outbox.close()
+
+
+def test_a_peer_that_is_away_keeps_only_its_own_waiting(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox.db", 1, most_messages=5000)
+    for number in range(SPAN + 50):
+        place = outbox.put(lambda _: b"", peer="away" if number < 20 else "here", kind="k", expires=NOW + 1)
+        if 20 <= number < SPAN:
+            outbox.settle(place)
+    pending = outbox.pending(NOW)
+    assert sum(waiting.peer == "here" for waiting in pending) == 50
+    due = Resending(lambda: 0.5).due(pending, 16, 0.0)
+    assert [waiting.peer for waiting in due] == ["away"] * 16 + ["here"] * 16
     outbox.close()
