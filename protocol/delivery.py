@@ -186,7 +186,7 @@ class Deliverer:
         self._resending.tried(waiting.place, now)
         payload = self.outbox.payload(waiting.place)
         if len(payload) <= min(MAXIMUM_MESSAGE_BYTES, self.port.maximum_payload):
-            self._postman.publish(self.routes.topic_to(waiting.peer), payload)
+            self._postman.hand_over(self.routes.topic_to(waiting.peer), payload)
             return
         source = BytesSource(payload)
         if not self._transfers.outflow.is_open(waiting.peer, source.transfer):

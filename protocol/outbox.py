@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS messages (
 """
 MOST_MESSAGES = 512
 MOST_BYTES = 256 * 1024 * 1024
-SPAN = 1000  # no number is sent this far above the oldest one waiting: the receiver's window is 1024 wide
+SPAN = 1000  # nothing is sent this far above the oldest that waits for the same peer: its window is 1024 numbers wide
 
 
 class OutboxFullError(TransportError):
@@ -112,9 +112,12 @@ class Outbox:
         return Place(self.boot, sequence)
 
     def pending(self, now: float) -> list[Waiting]:
-        """Return what may be sent, the oldest first: not expired, and not too far above the oldest for the receiver's window."""
+        """Return what may be sent, the oldest first: not expired, and not too far above its peer's oldest for the peer's window."""
         waiting = [entry for entry in self._waiting.values() if entry.expires > now]
-        return [entry for entry in waiting if entry.place.sequence < waiting[0].place.sequence + SPAN]
+        oldest: dict[str, int] = {}
+        for entry in waiting:
+            oldest.setdefault(entry.peer, entry.place.sequence)
+        return [entry for entry in waiting if entry.place.sequence < oldest[entry.peer] + SPAN]
 
     def expired(self, now: float) -> list[Waiting]:
         """Return what waits in vain; ``settle`` forgets it."""

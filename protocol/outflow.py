@@ -167,10 +167,9 @@ class Outflow:
         due = [session for session in self._sessions.values() if session.machine.due <= now]
         return [spoken for session in due for spoken in self._do(session, session.machine.tick(now))]
 
-    def restarted(self, now: float) -> None:
+    def restarted(self, now: float) -> list[Spoken | Sent]:
         """Note that the connection was lost and is back."""
-        for session in self._sessions.values():
-            session.machine.restarted(now)
+        return [spoken for session in self._sessions.values() for spoken in self._do(session, session.machine.restarted(now))]
 
     @property
     def due(self) -> float:

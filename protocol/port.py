@@ -44,5 +44,15 @@ class Port(Protocol):
             TransportError: The broker did not take it before the deadline.
         """
 
+    def publish_nowait(self, topic: str, payload: bytes, *, deadline_seconds: float = 10.0) -> None:
+        """Hand one payload over without waiting for the broker's answer, only for room in its window.
+
+        What becomes of it nobody tells: whoever needs to know waits for the answer of the receiver.
+
+        Raises:
+            OversizeMessageError: It is larger than ``maximum_payload``, which may have shrunk just now.
+            TransportError: There is no connection, or no room came before the deadline.
+        """
+
     def receive(self, deadline_seconds: float) -> Incoming | None:
         """Return the next payload, or None when none came in time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -33,12 +34,12 @@ class Resending:
     _attempts: dict[Place, _Attempts] = field(default_factory=dict)
 
     def due(self, waiting: list[Waiting], window: int, now: float) -> list[Waiting]:
-        """Return the messages to send now; no more than ``window`` are ever without an answer."""
-        return [entry for entry in waiting[:window] if self._of(entry.place).due <= now]
+        """Return the messages to send now; no more than ``window`` for one peer are ever without an answer."""
+        return [entry for entry in _first(waiting, window) if self._of(entry.place).due <= now]
 
     def next_due(self, waiting: list[Waiting], window: int) -> float:
         """Return when the next message is due."""
-        return min((self._of(entry.place).due for entry in waiting[:window]), default=math.inf)
+        return min((self._of(entry.place).due for entry in _first(waiting, window)), default=math.inf)
 
     def tried(self, place: Place, now: float) -> None:
         """Note that a message was sent, or could not be."""
@@ -58,3 +59,14 @@ class Resending:
     def _of(self, place: Place) -> _Attempts:
         """Return what was tried with a message."""
         return self._attempts.setdefault(place, _Attempts(Backoff(self.draw)))
+
+
+def _first(waiting: list[Waiting], window: int) -> list[Waiting]:
+    """Return the first messages for each peer: one that is away keeps only its own waiting."""
+    counts: Counter[str] = Counter()
+    first = []
+    for entry in waiting:
+        counts[entry.peer] += 1
+        if counts[entry.peer] <= window:
+            first.append(entry)
+    return first

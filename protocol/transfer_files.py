@@ -163,8 +163,9 @@ class FileStore:
     def _is_right(self, group: int) -> bool:
         """Tell whether a group has its digest."""
         digest, size = hashlib.sha256(), group_bytes(self._offer.size)
-        for offset in range(group * size, min((group + 1) * size, self._offer.size), READ_BYTES):
-            digest.update(os.pread(self._handle, min(READ_BYTES, self._offer.size - offset), offset))
+        end = min((group + 1) * size, self._offer.size)
+        for offset in range(group * size, end, READ_BYTES):
+            digest.update(os.pread(self._handle, min(READ_BYTES, end - offset), offset))
         return digest.digest() == group_digest(self._offer, group)
 
 

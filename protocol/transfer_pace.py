@@ -1,7 +1,7 @@
 """How much a receiver asks for at once, from what it measures: enough to keep the link busy, little enough to lose little.
 
 What is on its way when a connection breaks may come twice. So the receiver asks for a quarter of a second's worth at the
-rate that it sees, or two round trips' worth where that is more.
+rate that it sees, or somewhat more than one round trip's worth where that is more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 FIRST_CREDIT = 4
 LEAST_CREDIT = 2
 WORTH_SECONDS = 0.25
+ROUND_TRIPS = 1.25
 MEASURE_SECONDS = 0.25
 TRIAL_SECONDS = 60.0
 
@@ -65,7 +66,7 @@ class Pace:
         if self._rate is None:
             return min(FIRST_CREDIT, self.most_chunks)
         delay = self._delay if math.isfinite(self._delay) else 0.0
-        worth = self._rate * max(WORTH_SECONDS, 2 * delay)
+        worth = self._rate * max(WORTH_SECONDS, ROUND_TRIPS * delay)
         return min(max(math.ceil(worth / chunk_bytes), LEAST_CREDIT), self.most_chunks)
 
     def patience(self, wait: float) -> float:

@@ -58,8 +58,8 @@ class TransferReceiver:
         """Take the offer again: its sender has restarted, got no answer, or must use smaller chunks."""
         if self._ended:
             return []
-        if offer.size != self.offer.size or not np.array_equal(offer.groups, self.offer.groups):
-            return self._fail(Ended("malformed", "the same transfer was offered with another size or other digests"))
+        if (offer.transfer, offer.size) != (self.offer.transfer, self.offer.size) or not np.array_equal(offer.groups, self.offer.groups):
+            return self._fail(Ended("malformed", "another transfer of the same name, or the same one with another size or other digests"))
         if offer.chunk_bytes == self.offer.chunk_bytes:  # what is on its way may still come: ask again only after a while
             self._due = min(self._due, now + self.pace.patience(OFFER_SECONDS))
             return []

@@ -72,10 +72,10 @@ class TransferSender:
             return self._end(Ended("cancelled", "the receiver asks for nothing any more"))
         return self._say_offer(now)
 
-    def restarted(self, now: float) -> None:
-        """Offer again soon: the connection was lost, and with it perhaps what was said."""
+    def restarted(self, now: float) -> list[Action]:
+        """Offer again: the connection was lost, and with it perhaps what was said and sent; the receiver asks for what it lacks."""
         self.backoff.succeeded()
-        self._due = min(self._due, now + self.backoff.wait() / 4) if self.insists else self._due
+        return [] if self._ended else self._say_offer(now)
 
     @property
     def due(self) -> float:

@@ -98,7 +98,7 @@ class Transfers:
             return False
         if isinstance(chunk, list):
             self.take_out(chunk)
-        elif not self.postman.publish(self.postman.routes.topic_to(chunk[0]), chunk[1]):
+        elif not self.postman.hand_over(self.postman.routes.topic_to(chunk[0]), chunk[1]):
             self._unsent = chunk
             return False  # the next round finds out why
         return True
@@ -106,7 +106,7 @@ class Transfers:
     def restarted(self, now: float) -> None:
         """Note that the connection was lost and is back."""
         self.inflow.restarted(now)
-        self.outflow.restarted(now)
+        self.take_out(self.outflow.restarted(now))
         self.fetching.restarted(now)
 
     @property

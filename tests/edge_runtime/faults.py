@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 WRITERS = ("mkdir", "rename", "replace", "unlink", "rmdir", "link")
-NEEDS_SPACE = {"open", "write", "mkdir", "fsync", "link"}
+NEEDS_SPACE = {"open", "write", "mkdir", "fsync", "link", "pwrite", "posix_fallocate"}
 
 
 class SimulatedCrashError(BaseException):
@@ -57,7 +57,7 @@ class FaultyDisk:
             for place in places:
                 if hasattr(place, name):
                     self._patch(place, name, self._wrap(name, getattr(os, name)), static=place is not os)
-        for name in ("open", "fsync", "fdopen"):
+        for name in ("open", "fsync", "fdopen", "pwrite", "ftruncate", "posix_fallocate"):
             self._patch(os, name, getattr(self, f"_{name}")(getattr(os, name)))
         return self
 
@@ -135,6 +135,31 @@ class FaultyDisk:
             path = Path(f"/proc/self/fd/{handle}").readlink()
             self.dirty.discard(path)
             self.pending = [name for name in self.pending if name.path.parent != path]
+
+        return call
+
+    def _pwrite(self, original: Any) -> Any:
+        def call(handle: int, data: Any, offset: int) -> int:
+            self.dirty.add(Path(f"/proc/self/fd/{handle}").readlink())
+            self._count("pwrite", lambda: original(handle, data[: len(data) // 2], offset))
+            written: int = original(handle, data, offset)
+            return written
+
+        return call
+
+    def _ftruncate(self, original: Any) -> Any:
+        return self._on_handle("ftruncate", original)
+
+    def _posix_fallocate(self, original: Any) -> Any:
+        return self._on_handle("posix_fallocate", original)
+
+    def _on_handle(self, kind: str, original: Any) -> Any:
+        """Return a call that changes an open file as a whole."""
+
+        def call(handle: int, *arguments: int) -> None:
+            self._count(kind)
+            self.dirty.add(Path(f"/proc/self/fd/{handle}").readlink())
+            original(handle, *arguments)
 
         return call
 

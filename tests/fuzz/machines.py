@@ -147,7 +147,7 @@ def damage(link: Link, operation: int, value: int) -> None:
     elif operation == 7:
         link.to_receiver.clear()
         link.to_sender.clear()
-        link.sender.restarted(link.now)
+        link.sender_says(link.sender.restarted(link.now))
         if link.receiver is not None:
             link.receiver.restarted(link.now)
 
@@ -156,16 +156,16 @@ def play(link: Link, schedule: bytes) -> None:
     """Let the bytes decide: half of them let things go their way, the others do damage or let time pass."""
     for place in range(0, len(schedule) - 1, 2):
         code, value = schedule[place], schedule[place + 1]
-        if code < 128:
+        if code < 112:
             for _ in range(code % 8):
                 link.send_chunk()
                 link.deliver_to_receiver()
                 link.deliver_to_sender()
-        elif code < 160:
+        elif code < 144:
             link.now += value / 16
             link.tick()
         else:
-            damage(link, (code - 160) // 12, value)
+            damage(link, (code - 144) // 14, value)
 
 
 def calm(link: Link) -> None:

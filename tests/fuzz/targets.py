@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from protocol.chunk_frame import ChunkFrame
-from protocol.envelope import MAXIMUM_SEALED_BYTES, SIGNATURE_CONTEXT, Address, Expectation, seal, unseal, verify
+from protocol.envelope import MAGIC, MAXIMUM_SEALED_BYTES, SIGNATURE_CONTEXT, Address, Expectation, seal, unseal, verify
 from protocol.errors import FedtailorError
 from protocol.keys import PrivateKey, PublicKey
 from protocol.message_checks import MAXIMUM_INTEGER
 from protocol.messages import Offer, ParameterUpdate, Want, join_message, split_message
 from protocol.schema import SchemaError, parse_json
-from protocol.tensor_encodings import decode_tree, error_bound
+from protocol.tensor_encodings import ENCODINGS, decode_tree, error_bound
 from protocol.tensors import decode_tensors, encode_tensors
 from tests.fuzz.machines import Link, calm, play, small_groups
 from tests.protocol.samples import messages, parameter_update
@@ -33,7 +33,10 @@ def find_key(sender: str) -> PublicKey:
 
 EXPECTATION = Expectation("demo", "ab" * 32, find_key)
 PAYLOADS = [seal(message, ADDRESS, 7, (NOW, NOW + 60), KEY) for message in messages()]
-TREES = [encode_tensors(split_message(parameter_update().encoded(encoding))[1]) for encoding in ("float32", "float16", "int8")]
+HEADS = [payload[8 : 8 + int.from_bytes(payload[4:8], "little")] for payload in PAYLOADS]
+CONTENTS = [head + b"\0" + payload[8 + len(head) : -64] for head, payload in zip(HEADS, PAYLOADS, strict=True)]
+SPLIT = [split_message(parameter_update().encoded(encoding)) for encoding in ENCODINGS]
+TREES = [encode_tensors(arrays) for _, arrays in SPLIT]
 
 
 def payload(data: bytes) -> None:
@@ -46,8 +49,9 @@ def payload(data: bytes) -> None:
 
 
 def signed_content(data: bytes) -> None:
-    """Header and body of a sender who has a key and means harm."""
-    content = data[:-64]
+    """Header and body, with a zero byte between them, of a sender who has a key and means harm."""
+    head, _, body = data.partition(b"\0")
+    content = MAGIC + len(head).to_bytes(4, "little") + head + body
     try:
         message = unseal(content + KEY.sign(SIGNATURE_CONTEXT + content), EXPECTATION, NOW, MAXIMUM_SEALED_BYTES).message
     except FedtailorError:
@@ -98,10 +102,13 @@ def json(data: bytes) -> None:
 
 def update(data: bytes) -> None:
     """The body of an update in each encoding."""
-    for encoding, body in zip(("float32", "float16", "int8"), TREES, strict=True):
-        plain = split_message(parameter_update().encoded(encoding))[0]  # type: ignore[arg-type]  # from the list above
+    try:
+        arrays = decode_tensors(data)
+    except FedtailorError:
+        return
+    for plain, _ in SPLIT:
         try:
-            message = join_message(ParameterUpdate.KIND, plain, decode_tensors(data or body))
+            message = join_message(ParameterUpdate.KIND, plain, arrays)
         except FedtailorError:
             continue
         assert isinstance(message, ParameterUpdate)
@@ -113,7 +120,7 @@ def transfer(data: bytes) -> None:
     """A transfer on which the bytes decide: the right content, or an end with a name, never wrong content."""
     with pytest.MonkeyPatch.context() as patch:
         small_groups(patch)
-        size = 1 + int.from_bytes(data[:2], "little") % 9000
+        size = 1 + int.from_bytes(data[:2], "little") % 30_000
         content = np.random.default_rng(size).bytes(size)
         link = Link(content)
         play(link, data[2:])
@@ -127,10 +134,10 @@ def transfer(data: bytes) -> None:
 
 TARGETS: Mapping[str, tuple[Callable[[bytes], None], list[bytes]]] = {
     "payload": (payload, PAYLOADS),
-    "signed content": (signed_content, PAYLOADS),
+    "signed content": (signed_content, CONTENTS),
     "tensors": (tensors, TREES),
     "update": (update, TREES),
     "chunk": (chunk, [ChunkFrame(bytes(16), 512 * place, bytes(range(64))).to_bytes() for place in range(3)]),
-    "json": (json, [bytes(payload[8 : 8 + int.from_bytes(payload[4:8], "little")]) for payload in PAYLOADS]),
+    "json": (json, HEADS),
     "transfer": (transfer, [bytes(range(0, 256, step)) * 2 for step in (1, 3, 7)]),
 }

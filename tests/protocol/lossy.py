@@ -86,6 +86,9 @@ class MemoryPort:
         self.sent.append(Packet(topic, payload))
         self.pipe.carry(Packet(topic, payload))
 
+    def publish_nowait(self, topic: str, payload: bytes, *, deadline_seconds: float = 10.0) -> None:
+        self.publish(topic, payload, deadline_seconds=deadline_seconds)
+
     def receive(self, deadline_seconds: float) -> Packet | None:
         """Return the next packet; waiting is letting the time of the pipe pass."""
         until = self.pipe.now + deadline_seconds

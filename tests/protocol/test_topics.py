@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InputError
-from protocol.topics import Topics
+from protocol.topics import COORDINATOR, CoordinatorRoutes, DeviceRoutes, Topics
 
 TOPICS = Topics("demo")
 
@@ -50,3 +50,30 @@ def test_names_that_could_reach_other_topics_are_refused(name: str) -> None:
     for build in (TOPICS.up, TOPICS.down, TOPICS.presence):
         with pytest.raises(InputError):
             build(name)
+
+
+def test_names_of_the_fleet() -> None:
+    assert TOPICS.channel == "fedtailor/v1/demo/channel"
+    assert TOPICS.results == "fedtailor/v1/demo/all/down"
+    assert TOPICS.any_presence == "fedtailor/v1/demo/devices/+/presence"
+    assert TOPICS.present(TOPICS.presence("pi-17")) == "pi-17"
+    assert TOPICS.present(TOPICS.up("pi-17")) is None
+
+
+def test_a_device_hears_the_coordinator_alone() -> None:
+    routes = DeviceRoutes(TOPICS, "pi-17")
+    assert routes.topic_to(COORDINATOR) == TOPICS.up("pi-17")
+    assert {routes.peer_of(topic) for topic in routes.subscriptions} == {COORDINATOR}
+    assert routes.peer_of(TOPICS.down("pi-18")) is None
+    assert routes.peer_of(TOPICS.up("pi-17")) is None
+    with pytest.raises(InputError):
+        routes.topic_to("pi-18")
+
+
+def test_a_coordinator_knows_each_device_by_its_topics() -> None:
+    routes = CoordinatorRoutes(TOPICS)
+    assert routes.topic_to("pi-17") == TOPICS.down("pi-17")
+    assert routes.peer_of(TOPICS.up("pi-17")) == "pi-17"
+    assert routes.peer_of(TOPICS.presence("pi-17")) == "pi-17"
+    assert routes.peer_of(TOPICS.down("pi-17")) is None
+    assert routes.peer_of(TOPICS.channel) is None
