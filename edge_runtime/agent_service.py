@@ -143,10 +143,9 @@ class FederationAgent:
         address = Address(who.federation, who.device, who.boot, digest)
         expectation = Expectation(who.federation, digest, self._find_key)
         limits = TransferLimits(largest=LARGEST_BUNDLE_BYTES, bytes_per_hour=4 * LARGEST_BUNDLE_BYTES)
-        if hasattr(self, "_deliverer"):
-            self._deliverer.close()
+        inbox, routes = self.memory.inbox, self._routes
         self._deliverer = Deliverer(
-            self.port, self.outbox, self.memory.inbox, who.key, address, expectation, self._routes, self.folder, limits, clock=self.clock
+            self.port, self.outbox, inbox, who.key, address, expectation, routes, self.folder, limits, clock=self.clock
         )
         self._fetching.clear()
         self._next_presence = 0.0
@@ -268,6 +267,7 @@ class FederationAgent:
         finally:
             archive.unlink(missing_ok=True)
         self.counts.installed += 1
+        self._deliverer.close()
         self._use(bundle)
 
     def _collect_work(self) -> None:
@@ -306,5 +306,3 @@ class FederationAgent:
 def _why(receipt: Receipt | None) -> tuple[str, str]:
     """Return code and sentence of a message that does not count."""
     return ("expired", "no answer came before its time was over") if receipt is None else (str(receipt.code), receipt.reason)
-
-

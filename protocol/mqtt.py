@@ -117,7 +117,7 @@ class Connection:
             DeadlineError: The broker did not acknowledge in time.
             TransportError: The broker refused the message.
         """
-        if len(payload) > MAXIMUM_MESSAGE_BYTES:
+        if len(payload) > 256 * 1024:
             raise OversizeMessageError(
                 "a message is too large to send", expected=f"at most {MAXIMUM_MESSAGE_BYTES} bytes", got=len(payload)
             )
@@ -153,6 +153,19 @@ class Connection:
                 raise DeadlineError(f"{self.address} did not acknowledge a message", expected="an answer before the deadline")
             return acknowledged.pop(key, None)
 
+    def publish_nowait(self, topic: str, payload: bytes, *, deadline_seconds: float = 10.0) -> None:
+        """Send one message and do not wait for the broker's answer."""
+        if len(payload) > 256 * 1024:
+            raise OversizeMessageError("a message is too large", expected=f"at most {MAXIMUM_MESSAGE_BYTES} bytes", got=len(payload))
+        with self._state:
+            client = self._client if self._ready else None
+        if client is None:
+            raise ConnectionLostError(f"the connection to {self.address} is lost", got=self._refusal)
+        number = client.publish(topic, payload, qos=1).mid
+        with self._state:
+            self.bytes_up += _publish_bytes(topic, payload)
+            self._forgotten.add((client, number))
+
     @property
     def connected(self) -> bool:
         """Tell whether there is a connection now."""
@@ -166,7 +179,7 @@ class Connection:
     @property
     def maximum_payload(self) -> int:
         """Return the most bytes of one payload."""
-        return MAXIMUM_MESSAGE_BYTES
+        return 256 * 1024
 
     def receive(self, deadline_seconds: float) -> Received | None:
         """Return the next message, or None when none came in time."""
@@ -264,7 +277,7 @@ class Connection:
         self.bytes_down += _publish_bytes(message.topic, payload)
         # amqtt greets a new client with the retained messages that others have subscribed to.
         asked_for = any(paho.topic_matches_sub(subscription, message.topic) for subscription in self._subscriptions)
-        if len(payload) > MAXIMUM_MESSAGE_BYTES or not asked_for:
+        if len(payload) > 256 * 1024 or not asked_for:
             self.dropped += 1
             return
         try:
