@@ -29,6 +29,7 @@ from protocol.outbox import Outbox, Place, Waiting
 from protocol.outflow import Outflow, Sent
 from protocol.port import Port
 from protocol.postman import Postman
+from protocol.rate_limit import RateLimit
 from protocol.reasons import reason_code
 from protocol.resending import Resending
 from protocol.topics import COORDINATOR, Routes
@@ -45,6 +46,8 @@ SPARE = 4  # of the broker's window, for messages of the moment
 OF_THE_MOMENT = frozenset(
     kind.KIND for kind in (Receipt, Offer, Want, Done, Fail, Cancel, Presence, ChannelHead, RoundResult, GlobalPrototypes)
 )
+TICK_SECONDS = 0.02  # resolution of everything that is due; with hundreds of transfers a look at all of them takes time
+RECONNECT_SECONDS = 0.1
 LOGGER = logging.getLogger(__name__)
 Verdict = tuple[ReasonCode, str]
 
@@ -63,6 +66,7 @@ class Deliverer:
         routes: Topics to and from peers.
         folder: Where content that comes in pieces is put together.
         limits: What a peer may make this side keep.
+        rate_limit: How many messages of a peer are looked at.
         admit: Gets a peer and its offer of a large message, and says why it is refused before it is fetched, or None.
         clock: Seconds since 1970, UTC.
         timer: Seconds of a clock that never goes back.
@@ -78,6 +82,7 @@ class Deliverer:
     routes: Routes
     folder: Path
     limits: TransferLimits = field(default_factory=TransferLimits)
+    rate_limit: RateLimit = field(default_factory=RateLimit)
     admit: Callable[[str, Offer], Verdict | None] | None = None
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.monotonic
@@ -91,6 +96,7 @@ class Deliverer:
         self._resending = Resending(self.draw)
         self._events: deque[Event] = deque()
         self._reconnects = self.port.reconnects
+        self._next_tick = self.timer()
         # A receipt is matched with a message that waits, so it may come from a coordinator with a newer bundle.
         free = self.expectation.bundle_free | {Receipt.KIND}
         self._expectation = replace(self.expectation, bundle_free=free)
@@ -113,6 +119,7 @@ class Deliverer:
         def sealed(place: Place) -> bytes:
             return self._postman.seal(message, place, times, MAXIMUM_SEALED_BYTES)
 
+        self._next_tick = self.timer()
         return self.outbox.put(sealed, peer=peer, kind=message.KIND, expires=expires, droppable=droppable)
 
     def post(self, message: Message, topic: str, *, lifetime: float, retain: bool = False) -> bool:
@@ -140,6 +147,7 @@ class Deliverer:
 
         A process that restarts calls it again, and the transfer goes on where it was.
         """
+        self._next_tick = self.timer()
         self._transfers.fetch(peer, transfer, self.timer() + expires - self.clock())
 
     def receive(self, deadline_seconds: float) -> Event | None:
@@ -149,15 +157,14 @@ class Deliverer:
             busy = self._work()
             if self._events:
                 return self._events.popleft()
+            incoming = self.port.receive(0.0)
             now = self.timer()
-            if now >= until and not busy:
-                return None
-            wait = 0.0 if busy and now < until else max(0.0, min(until, self._due()) - now)
-            incoming = self.port.receive(wait)
+            if incoming is None and not busy and now < until:
+                incoming = self.port.receive(max(0.0, min(until, self._due()) - now))
             if incoming is not None:
                 self._take(incoming.topic, incoming.payload)
             elif now >= until:
-                return self._events.popleft() if self._events else None
+                return None
 
     def close(self) -> None:
         """Keep what is unfinished for a later process."""
@@ -170,16 +177,21 @@ class Deliverer:
             self._reconnects = self.port.reconnects
             self._resending.restarted(now)
             self._transfers.restarted(now)
-        for waiting in self.outbox.expired(self.clock()):
-            self._settle(waiting.place, None)
-        if not self.port.connected:
-            return False
-        for waiting in self._resending.due(self.outbox.pending(self.clock()), self._window, now):
-            self._attempt(waiting, now)
-        self._transfers.tick(now)
-        more = self._transfers.send_chunk()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            self._tick(now)
+        more = self.port.connected and self._transfers.send_chunk()
         self._collect()
         return more
+
+    def _tick(self, now: float) -> None:
+        """Do what depends on the time."""
+        for waiting in self.outbox.expired(self.clock()):
+            self._settle(waiting.place, None)
+        if self.port.connected:
+            for waiting in self._resending.due(self.outbox.pending(self.clock()), self._window, now):
+                self._attempt(waiting, now)
+            self._transfers.tick(now)
 
     def _attempt(self, waiting: Waiting, now: float) -> None:
         """Send a waiting message, or offer it when it is too large for one payload."""
@@ -205,7 +217,7 @@ class Deliverer:
             if is_chunk(payload):
                 self._transfers.chunk(peer, payload, self.timer())
                 self._collect()
-            else:
+            elif self.rate_limit.allows(peer, self.timer()):
                 self._open(topic, peer, payload, MAXIMUM_MESSAGE_BYTES)
         except FedtailorError as error:
             self._events.append(Refusal(topic, error, None))
@@ -306,9 +318,9 @@ class Deliverer:
     def _due(self) -> float:
         """Return when there is something to do, on the timer."""
         if not self.port.connected:
-            return self.timer() + 0.1
+            return self.timer() + RECONNECT_SECONDS
         pending = self.outbox.pending(self.clock())
-        return min(self._transfers.due, self._resending.next_due(pending, self._window))
+        return max(self._next_tick, min(self._transfers.due, self._resending.next_due(pending, self._window)))
 
     @property
     def _window(self) -> int:

@@ -8,6 +8,7 @@ Literal, tuple[T, ...], Mapping[str, T], nested dataclasses, and JsonValue for f
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -131,14 +132,20 @@ def _decode_union(kinds: tuple[Any, ...], value: JsonValue, where: str) -> Any:
 def _decode_dataclass(kind: type[Any], value: JsonValue, where: str) -> Any:
     """Return an object as a dataclass; its own validation may refuse it too."""
     _require(value, isinstance(value, dict), where, "an object")
-    hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]
-    required = {field.name for field in dataclasses.fields(kind) if field.default is field.default_factory is dataclasses.MISSING}
+    hints, names, required = _fields_of(kind)  # type: ignore[arg-type]  # a class can be hashed
     odd = sorted((value.keys() - set(names)) | (required - value.keys()))
     if odd:
         fault = "is not known" if odd[0] in value else "is missing"
         raise SchemaError(where, f"the keys {', '.join(names)}", f"{odd[0]!r}, which {fault}")
     return kind(**{name: _decode(hints[name], value[name], f"{where}.{name}") for name in names if name in value})
+
+
+@functools.cache
+def _fields_of(kind: type[Any]) -> tuple[dict[str, Any], list[str], set[str]]:
+    """Return a dataclass's type hints, the names of its fields, and those without a default; resolving hints is slow."""
+    fields = dataclasses.fields(kind)
+    required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
+    return typing.get_type_hints(kind), [field.name for field in fields], required
 
 
 def _require(value: Kind, holds: bool, where: str, expected: str) -> Kind:

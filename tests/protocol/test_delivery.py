@@ -183,3 +183,29 @@ def test_a_limit_that_appears_on_the_way_is_kept(make: Callable[..., Pair]) -> N
     run([device, coordinator], 20)
     assert device.of(Settled)[0].receipt.accepted
     assert max(len(packet.payload) for packet in device.port.sent[before:]) <= 5_000
+
+
+def exchange(folder: Path, lost: int) -> tuple[Side, Side, int]:
+    """A report and a large update go up and some content comes down, while one message of all is lost."""
+    pipe = Pipe(0)
+    pipe.drop = lambda number, _: number == lost
+    device, coordinator = Side("pi-1", folder / "device", pipe), Side(COORDINATOR, folder / "coordinator", pipe)
+    (folder / "state").write_bytes(bytes(70_000))
+    offer = coordinator.deliverer.serve(folder / "state", "state", round_number=3, expires=pipe.clock() + 600)
+    device.deliverer.fetch(offer.transfer, expires=pipe.clock() + 600)
+    for message in (REPORT, big_update(40_000)):
+        device.deliverer.send(message, expires=pipe.clock() + 600)
+    run([device, coordinator], 6, 0.1)
+    return device, coordinator, pipe.count
+
+
+def test_any_single_message_may_be_lost(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    total = exchange(tmp_path / "none", 0)[2]
+    assert total > 10
+    for lost in range(1, total + 1):
+        (tmp_path / str(lost)).mkdir()
+        device, coordinator, _ = exchange(tmp_path / str(lost), lost)
+        assert coordinator.counted == 2, lost
+        assert [settled.receipt.accepted for settled in device.of(Settled)] == [True, True], lost
+        assert len(device.of(Fetched)) == 1, lost

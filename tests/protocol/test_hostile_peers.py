@@ -152,6 +152,21 @@ def test_a_storm_of_noise_and_offers_does_not_keep_the_others_waiting(tmp_path: 
     assert sum(file.stat().st_blocks * 512 for file in (tmp_path / "coordinator" / "content" / "pi-1").iterdir()) <= 2 * 61_000_000
 
 
+def test_a_flood_is_looked_at_no_faster_than_the_limit(tmp_path: Path) -> None:
+    stranger = Stranger(tmp_path / "coordinator")
+    honest = Side("pi-2", tmp_path / "device", stranger.pipe)
+    payload = stranger.sealed(REPORT)
+    for _ in range(3000):
+        stranger.pipe.carry(Packet(TOPICS.up("pi-1"), payload))
+    honest.deliverer.send(REPORT, expires=stranger.pipe.clock() + 60)
+    run([honest, stranger.coordinator], 1)
+    assert honest.of(Settled)[0].receipt.accepted
+    limit = stranger.coordinator.deliverer.rate_limit
+    assert limit.dropped >= 3000 - limit.burst - 2 * limit.per_second
+    run([stranger.coordinator], 2)
+    assert len(stranger.publish(payload)) == 1  # who slows down is heard again
+
+
 def offered(inflow: Inflow, peer: str, size: int, number: int, now: float = 0.0) -> str:
     groups = np.zeros((-(-size // 2**20), 32), np.uint8) if size > 2**20 else np.zeros((0, 32), np.uint8)
     outputs = inflow.offered(peer, Offer(f"{number:032x}" * 2, size, 32_768, "message", None, 2e9, groups), now, 1e9)
