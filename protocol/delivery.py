@@ -92,6 +92,7 @@ class Deliverer:
         """Put the parts together."""
         self._postman = Postman(self.port, self.key, self.address, self.routes, self.clock)
         inflow, outflow = Inflow(self.folder, self.limits, self.draw), Outflow(DEFAULT_CHUNK_BYTES, self.draw)
+        inflow.sweep(self.clock())
         self._transfers = Transfers(self._postman, inflow, outflow, Fetching(self.draw))
         self._resending = Resending(self.draw)
         self._events: deque[Event] = deque()

@@ -13,11 +13,18 @@ from protocol.backoff import Backoff
 from protocol.chunk_frame import ChunkFrame, short_name
 from protocol.message_checks import ReasonCode
 from protocol.transfer_actions import Action, Ended, Finish, Say, Verify, Write
-from protocol.transfer_files import ContentStore, FileStore, MemoryStore, find_whole, stored_bytes
+from protocol.transfer_files import ContentStore, FileStore, MemoryStore, find_whole, remove_transfer, stored_bytes, sweep
 from protocol.transfer_limits import Quota, TransferLimits
-from protocol.transfer_messages import Cancel, Done, Fail, Offer, TransferMessage
+from protocol.transfer_messages import Cancel, Done, Fail, Media, Offer, TransferMessage
 from protocol.transfer_pace import Pace
 from protocol.transfer_receiver import TransferReceiver
+
+MESSAGES, CONTENT = "messages", "content"
+
+
+def content_folder(folder: Path, peer: str, media: Media) -> Path:
+    """Return where content of a peer is put together."""
+    return folder / peer / (MESSAGES if media == "message" else CONTENT)
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class Inflow:
         key = (peer, short_name(offer.transfer))
         if key in self._sessions:
             return self._do(key, self._sessions[key].machine.offered(offer, now), now)
-        folder = self.folder / peer
+        folder = content_folder(self.folder, peer, offer.media)
         try:
             whole = find_whole(folder, offer.transfer)
             if whole is not None:
@@ -125,6 +132,18 @@ class Inflow:
         for session in self._sessions.values():
             session.machine.restarted(now)
 
+    def sweep(self, clock: float) -> None:
+        """Remove what earlier processes left and nobody asks for any more; before anything is open.
+
+        Args:
+            clock: Seconds since 1970.
+        """
+        for folder in self.folder.glob("*/*"):
+            sweep(folder, clock)
+            if folder.name == MESSAGES:  # a complete one was read at once, or its sender still has it
+                for whole in [path for path in folder.iterdir() if not path.suffix]:
+                    remove_transfer(whole)
+
     def close(self) -> None:
         """Keep what is there for a later process."""
         for session in self._sessions.values():
@@ -145,7 +164,8 @@ class Inflow:
         """Say why an offer cannot be taken on."""
         opened = sum(session.peer == peer for session in self._sessions.values())
         quota = self._quotas.setdefault(peer, Quota(self.limits))
-        return quota.judge(offer, opened, stored_bytes(self.folder / peer), now)
+        stored = sum(stored_bytes(content_folder(self.folder, peer, media)) for media in ("message", "bundle"))
+        return quota.judge(offer, opened, stored, now)
 
     def _open_store(self, folder: Path, offer: Offer) -> ContentStore:
         """Return a store: in memory for a small message while there is room."""

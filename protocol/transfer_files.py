@@ -191,7 +191,7 @@ def remove_transfer(whole: Path) -> None:
 
 
 def sweep(folder: Path, now: float) -> None:
-    """Remove unfinished content that nobody will complete: expired, or without a readable note."""
+    """Remove unfinished content that nobody will complete: expired, or without a readable note. None of it may be open."""
     for part in folder.glob("*.part"):
         state = _read_state(part.with_suffix(".json"))
         if state is None or state.expires < now:

@@ -55,3 +55,7 @@ class Quota:
             return "quota", f"{stored} bytes are kept already, at most {limits.store_bytes} can be"
         self._taken[offer.transfer] = (now, offer.size)
         return None
+
+
+# What a device takes from its coordinator, whose bundles are large and whose keys it trusts.
+DEVICE_LIMITS = TransferLimits(open=4, bytes_per_hour=8 * 1024**3, largest=1024**3, store_bytes=4 * 1024**3, memory_bytes=8 * 1024**2)

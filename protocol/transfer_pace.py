@@ -14,6 +14,7 @@ LEAST_CREDIT = 2
 WORTH_SECONDS = 0.25
 ROUND_TRIPS = 1.25
 MEASURE_SECONDS = 0.25
+LONGEST_PATIENCE = 60.0
 TRIAL_SECONDS = 60.0
 
 
@@ -42,10 +43,10 @@ class Pace:
         """Begin to measure."""
         self._last = self._window_start = self._trial_start = now
 
-    def asked(self, now: float) -> None:
-        """Note that chunks were asked for."""
-        self._asked_at = now
-        self._last = max(self._last, now) if self._rate is None else self._last
+    def asked(self, now: float, *, alone: bool) -> None:
+        """Note that chunks were asked for; ``alone`` says that none were on their way, so the next one tells the round trip."""
+        self._asked_at = now if alone else self._asked_at
+        self._last = now  # what was lost and asked for again says nothing about how slow the link is
 
     def progressed(self, count: int, now: float) -> None:
         """Note that bytes came."""
@@ -71,7 +72,7 @@ class Pace:
 
     def patience(self, wait: float) -> float:
         """Return how long to wait for the next chunk: a slow link is no lost message."""
-        return max(wait, 3 * self._gap)
+        return max(wait, min(3 * self._gap, LONGEST_PATIENCE))
 
     def is_too_slow(self, now: float) -> bool:
         """Tell, once a minute, whether too little came in the last one."""

@@ -157,9 +157,9 @@ class TransferReceiver:
         wanted = self._missing(credit - len(self._asked))
         if not wanted:
             return []
+        self.pace.asked(now, alone=not self._asked and self.backoff.attempts == 0)
         self._asked |= set(wanted)
         self._due = max(self._due, now + self.pace.patience(self.backoff.wait()))
-        self.pace.asked(now)
         return [Say(Want.of_chunks(self.offer.transfer, credit, self.offer.chunk_bytes, wanted))]
 
     def _missing(self, most: int) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from protocol.chunk_frame import CHUNK_FRAME_BYTES, ChunkFrame
 from protocol.delivery_events import Fetched, NotFetched
 from protocol.fetching import Fetching
-from protocol.inflow import Arrived, Broken, Inflow, Output
+from protocol.inflow import Arrived, Broken, Inflow, Output, content_folder
 from protocol.message_checks import TRANSIENT
 from protocol.messages import Cancel, Done, Fail, Offer, Want
 from protocol.outbox import Place
@@ -45,7 +45,7 @@ class Transfers:
 
     def fetch(self, peer: str, transfer: str, deadline: float) -> None:
         """Want something that a peer serves; what is here already is not asked for."""
-        whole = find_whole(self.inflow.folder / peer, transfer)
+        whole = find_whole(content_folder(self.inflow.folder, peer, "bundle"), transfer)
         if whole is not None:
             self.events.append(Fetched(peer, transfer, whole))
         else:

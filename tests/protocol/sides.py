@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,12 @@ KEYS = {COORDINATOR: PrivateKey(bytes(range(32))), "pi-1": PrivateKey(bytes(rang
 COUNTED = """CREATE TABLE IF NOT EXISTS counted (
     sender TEXT, boot INTEGER, sequence INTEGER, kind TEXT, PRIMARY KEY (sender, boot, sequence)
 )"""
+
+
+def _close(database: sqlite3.Connection, outbox: Outbox) -> None:
+    """Close what a test forgot; Python 3.13 warns of it."""
+    database.close()
+    outbox.close()
 
 
 def find_key(sender: str) -> PublicKey:
@@ -53,6 +60,7 @@ class Side:
         self.boot += 1
         self.database: sqlite3.Connection = open_database(self.folder / "journal.db", f"{SCHEMA}; {COUNTED}")
         self.outbox = Outbox(self.folder / "outbox.db", self.boot)
+        weakref.finalize(self, _close, self.database, self.outbox)
         address = Address("demo", self.name, self.boot, BUNDLE)
         expectation = Expectation("demo", BUNDLE, find_key)
         self.deliverer = Deliverer(

@@ -209,3 +209,31 @@ def test_any_single_message_may_be_lost(tmp_path: Path) -> None:
         assert coordinator.counted == 2, lost
         assert [settled.receipt.accepted for settled in device.of(Settled)] == [True, True], lost
         assert len(device.of(Fetched)) == 1, lost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_storm_and_kills_together(tmp_path: Path, seed: int) -> None:
+    """Everything at once, by seed: losses, repeats, orders, cuts, kills of both sides, and limits that shrink."""
+    pipe = Pipe(seed, STORM)
+    device, coordinator = Side("pi-1", tmp_path / "device", pipe), Side(COORDINATOR, tmp_path / "coordinator", pipe)
+    content, expires = pipe.random.randbytes(2_500_000), pipe.clock() + 20_000
+    (tmp_path / "state").write_bytes(content)
+    sent = 0
+    for _ in range(10):
+        offer = coordinator.deliverer.serve(tmp_path / "state", "state", round_number=1, expires=expires)
+        device.deliverer.fetch(offer.transfer, expires=expires)
+        device.deliverer.send(big_update(pipe.random.choice([20_000, 90_000])) if pipe.random.random() < 0.5 else REPORT, expires=expires)
+        sent += 1
+        run([device, coordinator], pipe.random.uniform(0, 3), 0.05)
+        device.port.maximum_payload = pipe.random.choice([2**18, 2**16, 5_000])
+        side = pipe.random.choice([device, coordinator])
+        side.kill()
+        side.start()
+    coordinator.deliverer.serve(tmp_path / "state", "state", round_number=1, expires=expires)
+    device.deliverer.fetch(offer.transfer, expires=expires)
+    run([device, coordinator], 400, 0.5)
+    assert coordinator.counted == sent
+    assert len(device.outbox) == 0
+    assert device.of(Fetched)[-1].path.read_bytes() == content
+    assert not device.of(NotFetched)

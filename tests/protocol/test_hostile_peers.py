@@ -149,7 +149,7 @@ def test_a_storm_of_noise_and_offers_does_not_keep_the_others_waiting(tmp_path: 
     run([honest, stranger.coordinator], 2)
     assert honest.of(Settled)[0].receipt.accepted
     assert stranger.coordinator.deliverer._transfers.inflow.open <= 2
-    assert sum(file.stat().st_blocks * 512 for file in (tmp_path / "coordinator" / "content" / "pi-1").iterdir()) <= 2 * 61_000_000
+    assert sum(file.stat().st_blocks * 512 for file in (tmp_path / "coordinator" / "content").rglob("*")) <= 2 * 61_000_000
 
 
 def test_a_flood_is_looked_at_no_faster_than_the_limit(tmp_path: Path) -> None:
@@ -185,6 +185,19 @@ def test_what_does_not_fit_into_memory_goes_to_disk(tmp_path: Path) -> None:
     inflow = Inflow(tmp_path, TransferLimits(open=100, memory_bytes=1_500_000))
     assert [offered(inflow, f"pi-{number}", 900_000, number) for number in range(2)] == ["taken", "taken"]
     assert [path.name for path in tmp_path.rglob("*.part")] == [f"{1:032x}" * 2 + ".part"]
+
+
+def test_what_an_earlier_process_left_is_swept_away(tmp_path: Path) -> None:
+    inflow = Inflow(tmp_path, TransferLimits(memory_content=0))
+    names = [f"{number:032x}" * 2 for number in range(2)]
+    offered(inflow, "pi-1", 1000, 0)
+    (tmp_path / "pi-1" / "messages" / names[1]).write_bytes(b"a message that was read")
+    (tmp_path / "pi-1" / "content").mkdir()
+    (tmp_path / "pi-1" / "content" / names[1]).write_bytes(b"a bundle in use")
+    inflow.close()
+    Inflow(tmp_path).sweep(1.0)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [names[1]]
+    assert (tmp_path / "pi-1" / "content" / names[1]).exists()
 
 
 def test_a_full_disk_puts_an_offer_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,9 @@ def receipt(sequence: int, boot: int = 1, sender: str = "pi-1") -> Receipt:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> sqlite3.Connection:
-    return open_database(tmp_path / "journal.db", SCHEMA)
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(open_database(tmp_path / "journal.db", SCHEMA)) as connection:
+        yield connection
 
 
 def test_an_answer_is_found_again_after_a_restart(database: sqlite3.Connection, tmp_path: Path) -> None:
@@ -30,11 +33,12 @@ def test_an_answer_is_found_again_after_a_restart(database: sqlite3.Connection, 
         Inbox(database).record(receipt(5))
         Inbox(database).record(Receipt("pi-1", 1, 6, accepted=True, reason=""))
     database.close()
-    inbox = Inbox(open_database(tmp_path / "journal.db", SCHEMA))
-    assert inbox.find("pi-1", 1, 5) == receipt(5)
-    assert inbox.find("pi-1", 1, 6) == Receipt("pi-1", 1, 6, accepted=True, reason="")
-    assert inbox.find("pi-1", 1, 4) is None
-    assert inbox.find("pi-2", 1, 5) is None
+    with contextlib.closing(open_database(tmp_path / "journal.db", SCHEMA)) as later:
+        inbox = Inbox(later)
+        assert inbox.find("pi-1", 1, 5) == receipt(5)
+        assert inbox.find("pi-1", 1, 6) == Receipt("pi-1", 1, 6, accepted=True, reason="")
+        assert inbox.find("pi-1", 1, 4) is None
+        assert inbox.find("pi-2", 1, 5) is None
 
 
 def test_what_was_not_committed_was_not_answered(database: sqlite3.Connection) -> None:
@@ -93,3 +97,4 @@ def test_no_message_is_ever_new_twice_and_the_table_is_bounded(attempts: list[tu
             assert known == receipt(sequence, boot, sender)
     spans = database.execute("SELECT max(sequence) - min(sequence) FROM inbox_answers GROUP BY sender").fetchall()
     assert all(span < WINDOW for (span,) in spans)
+    database.close()

@@ -211,7 +211,7 @@ def test_the_pace_follows_rate_and_delay() -> None:
     slow, fast, far = Pace(), Pace(), Pace()
     for pace, rate, delay in ((slow, 20e3, 0.01), (fast, 1e6, 0.01), (far, 1e6, 0.6)):
         pace.start(0.0)
-        pace.asked(0.0)
+        pace.asked(0.0, alone=True)
         now = delay
         for _ in range(100):
             now += CHUNK_BYTES / rate
@@ -220,6 +220,21 @@ def test_the_pace_follows_rate_and_delay() -> None:
     assert fast.credit(CHUNK_BYTES) == 8
     assert far.credit(CHUNK_BYTES) == 16
     assert slow.patience(2.0) == pytest.approx(3 * CHUNK_BYTES / 20e3)  # and not 2 s, which a chunk alone takes
+
+
+def test_losses_are_not_taken_for_a_slow_link() -> None:
+    """Every second chunk is lost: waiting for it must not make the next wait longer and longer."""
+    machine, now, waits = receiver(offer(200 * CHUNK_BYTES)), 0.0, list[float]()
+    requests = wants(machine.start(now))
+    for _ in range(40):
+        for want in requests:
+            for chunk in want.chunks()[::2]:
+                now += 0.01
+                requests = wants(machine.chunk(chunk * CHUNK_BYTES, bytes(CHUNK_BYTES), now)) or requests
+        waits.append(machine.due - now)
+        now = machine.due
+        requests = wants(machine.tick(now))
+    assert max(waits) < 8
 
 
 def test_sizes_add_up() -> None:
