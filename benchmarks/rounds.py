@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT))  # before what follows
 
 from edge_runtime.fleet_cli import create_devices
 from export.bundling import Extras, export_run
@@ -81,6 +81,15 @@ def peak_memory(process: subprocess.Popen[str]) -> int:
     return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmHWM")), 0)
 
 
+def processor_seconds(*processes: subprocess.Popen[Any]) -> list[float]:
+    """Return the processor seconds that processes used so far, and those of children that ended."""
+    found = []
+    for process in processes:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        found.append(sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
+    return found
+
+
 def measure(root: Path, devices: int, processes: int, rounds: int, deadline: float) -> dict[str, Any]:
     """Hold rounds with a fleet and return what they took."""
     create_devices(root / "keys", root / "registry", devices)
@@ -90,10 +99,11 @@ def measure(root: Path, devices: int, processes: int, rounds: int, deadline: flo
     limits = ("--rounds", rounds, "--min-devices", devices, "--deadline", deadline, "--patience", 120, "--linger", 2)
     fleet = fedtailor("edge", "simulate-fleet", *shared, "--keys", root / "keys", "--processes", processes)
     coordinator = fedtailor("coordinator", "run", *shared, *own, *limits)
-    peak = 0
+    peak, used = 0, [0.0, 0.0, 0.0]
     try:
         while coordinator.poll() is None:
             peak = max(peak, peak_memory(coordinator))
+            used = processor_seconds(coordinator, fleet, broker)
             time.sleep(0.2)
         output, _ = coordinator.communicate()
         fleet.send_signal(signal.SIGTERM)
@@ -117,6 +127,7 @@ def measure(root: Path, devices: int, processes: int, rounds: int, deadline: flo
         "p95_seconds": float(np.percentile(seconds, 95)),
         "first_seconds": seconds[0],
         "peak_megabytes": peak / 2**20,
+        "processor_seconds": dict(zip(("coordinator", "fleet", "broker"), used, strict=True)),
     }
 
 

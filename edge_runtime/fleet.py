@@ -93,7 +93,8 @@ class Rehearsal:
 def _changed(tensor: NDArray[np.float32], draws: np.random.Generator) -> NDArray[np.float32]:
     """Return a tensor with a little noise."""
     noise: NDArray[np.float32] = draws.standard_normal(tensor.shape, dtype=np.float32)
-    return tensor + np.float32(REHEARSED_CHANGE) * noise
+    changed: NDArray[np.float32] = tensor + np.float32(REHEARSED_CHANGE) * noise
+    return changed
 
 
 class FleetAgent:

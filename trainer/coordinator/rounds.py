@@ -21,6 +21,7 @@ from trainer.coordinator.round_machine import RoundMachine
 from trainer.coordinator.states import StateFiles
 
 IDENTITY = "identity"
+KEPT_ROUNDS = 2  # whose updates stay readable, to look at what a state was made of
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Rounds:
         self.exchange = exchange
         self.states = StateFiles(folder / "states")
         self.journal = Journal(folder)
+        self._first = first
         self._machine = RoundMachine(plan, first)
         self._participants = participants
         self._downlinks: dict[str, bytes] = {}  # of the present state
@@ -123,14 +125,19 @@ class Rounds:
         with self.journal.transaction():
             self.journal.note_refusal(code, sentence)
 
-    def answered(self, number: int, device: str, answer: Answer) -> None:
-        """Note what a device said to its task of a round; of another round it says nothing any more."""
-        current = self.current
-        if current is None or current.number != number or device not in current.asked or current.asked[device].answer == answer:
-            return
-        with self.journal.transaction():
-            self.journal.save_answer(number, device, answer)
-        self.current = current.with_answer(device, answer)
+    def answered(self, answers: Iterable[tuple[int, str, Answer]]) -> None:
+        """Note what devices said to their tasks: round, device, answer; for another round than the latest it says nothing any more."""
+        after = self.current
+        news = list[tuple[int, str, Answer]]()
+        for number, device, answer in answers:
+            if after is not None and after.number == number and device in after.asked and after.asked[device].answer != answer:
+                news.append((number, device, answer))
+                after = after.with_answer(device, answer)
+        if news:
+            with self.journal.transaction():
+                for row in news:
+                    self.journal.save_answer(*row)
+            self.current = after
 
     def task_for(self, device: str) -> RoundTask:
         """Return the task of a device that the open round asked."""
@@ -202,6 +209,8 @@ class Rounds:
         with self.journal.transaction():
             self.journal.save_round(after)
             self.journal.save_seconds(current.number, now - current.opened)
+            self.journal.drop_contents_before(current.number - KEPT_ROUNDS + 1)
+        self.states.prune(self._first, current.number + 1)
         self.current, self._state = after, content
         self._downlinks, self._served = {}, {}
         return Happened("published", after)

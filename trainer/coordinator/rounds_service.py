@@ -13,12 +13,12 @@ from protocol.envelope import Envelope
 from protocol.errors import DeadlineError, FedtailorError
 from protocol.fleet_messages import Presence
 from protocol.message_checks import ReasonCode
-from protocol.messages import Offer, RoundResult, RoundTask
+from protocol.messages import Offer, RoundResult
 from protocol.outbox import OutboxFullError, Place
 from protocol.reasons import reason_code
 from trainer.coordinator.broadcast import Broadcast
 from trainer.coordinator.journal import HEARTBEAT, PRESENT
-from trainer.coordinator.open_round import OpenRound
+from trainer.coordinator.open_round import Answer, OpenRound
 from trainer.coordinator.presence import PresenceTable
 from trainer.coordinator.rounds import Happened, Rounds
 
@@ -56,10 +56,7 @@ class RoundsService:
     ended: bool = False
 
     def __post_init__(self) -> None:
-        """Forget the tasks of an earlier process: whoever has not answered is asked again."""
-        for waiting in self.deliverer.outbox.pending(0.0):
-            if waiting.kind == RoundTask.KIND:
-                self.deliverer.outbox.settle(waiting.place)
+        """Begin with nobody told: whoever has not answered an earlier process is asked again."""
         self.deliverer.admit = self._admit
         self._tasks: dict[Place, tuple[int, str]] = {}
         self._told: set[tuple[int, int, str]] = set()  # round, attempt, device
@@ -98,10 +95,10 @@ class RoundsService:
 
     def _handle(self, events: list[Event]) -> None:
         """Take what came."""
-        messages, now = list[Envelope](), self.clock()
+        messages, answers, now = list[Envelope](), list[tuple[int, str, Answer]](), self.clock()
         for event in events:
             if isinstance(event, Settled):
-                self._task_settled(event)
+                answers += self._task_settled(event)
             elif isinstance(event, Refusal):
                 self._note_refusal(event.error)
             elif isinstance(event, Fetched | NotFetched):
@@ -111,6 +108,7 @@ class RoundsService:
             else:
                 self.presence.seen(event.header.sender, now)
                 messages.append(event)
+        self.rounds.answered(answers)
         if messages:
             for receipt in self.rounds.take(messages, now):  # durable before the first is sent
                 if not receipt.accepted:
@@ -159,15 +157,16 @@ class RoundsService:
             self._tasks[place] = (current.number, device)
             self._told.add(name)
 
-    def _task_settled(self, settled: Settled) -> None:
-        """Note what a device said to its task."""
+    def _task_settled(self, settled: Settled) -> list[tuple[int, str, Answer]]:
+        """Return round, device, and what the device said to its task."""
         number, device = self._tasks.pop(settled.waiting.place, (-1, settled.waiting.peer))
         if settled.receipt is None:
-            return
+            return []
         self.presence.seen(device, self.clock())
-        if not settled.receipt.accepted:
-            LOGGER.info("%s declines round %d: %s", device, number, settled.receipt.reason)
-        self.rounds.answered(number, device, "taken" if settled.receipt.accepted else "declined")
+        if settled.receipt.accepted:
+            return [(number, device, "taken")]
+        LOGGER.info("%s declines round %d: %s", device, number, settled.receipt.reason)
+        return [(number, device, "declined")]
 
     def _withdraw_tasks(self) -> None:
         """Ask nobody any more: the round is closed."""

@@ -40,6 +40,7 @@ from trainer.runs import Run
 FOLDER = "coordinator"  # in the run folder
 PROTOTYPES = "prototypes"  # the exchange that is no method
 MOST_TASKS = 8192
+IN_MEMORY = Path(":memory:")
 REGISTRY_SECONDS = 5.0
 UPDATE_BYTES_PER_HOUR = 1024 * 1024 * 1024
 LOGGER = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ def _serve(
     offered, archive = _packed(bundle, folder)
     boot = next_boot(folder / "boot")
     routes = CoordinatorRoutes(topics)
-    outbox = Outbox(folder / "outbox.db", boot, most_messages=MOST_TASKS)
+    outbox = Outbox(IN_MEMORY, boot, most_messages=MOST_TASKS)  # of tasks alone, and the journal knows who was not asked yet
     address = Address(request.federation, COORDINATOR, boot, bundle.digest)
     expectation = Expectation(request.federation, bundle.digest, DeviceRegistry(request.registry).key)
     limits = TransferLimits(bytes_per_hour=UPDATE_BYTES_PER_HOUR)

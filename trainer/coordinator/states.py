@@ -9,6 +9,9 @@ from protocol.errors import RunFolderError
 from protocol.files import read_limited, write_atomically
 from protocol.round_messages import MAXIMUM_STATE_BYTES
 
+KEPT_STATES = 3
+KEPT_EVERY = 25
+
 
 class StateFiles:
     """A folder of server states, and of what devices fetch.
@@ -47,6 +50,12 @@ class StateFiles:
             hint = "restore the file from a backup"
             raise RunFolderError(f"{self.path(rounds)} is not the state of its round", expected=digest[:16], got=found[:16], hint=hint)
         return content
+
+    def prune(self, first: int, latest: int) -> None:
+        """Remove old states: the first, the latest few and every 25th stay."""
+        for rounds in range(first + 1, latest - KEPT_STATES + 1):
+            if rounds % KEPT_EVERY:
+                self.path(rounds).unlink(missing_ok=True)
 
     def serve(self, content: bytes) -> tuple[str, Path]:
         """Return SHA-256 and path of a file with some content, which devices fetch."""

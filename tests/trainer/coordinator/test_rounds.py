@@ -98,7 +98,7 @@ def test_a_device_that_declines_is_not_waited_for(tmp_path: Path) -> None:
     for device in DEVICES[:4]:
         send(rounds, device)
     assert rounds.advance(DEVICES, START + 1) == []
-    rounds.answered(7, "pi-4", "declined")
+    rounds.answered([(6, "pi-4", "taken"), (7, "pi-4", "declined"), (7, "stranger", "declined")])
     assert whats(rounds.advance(DEVICES, START + 1))[0] == "closed"
     rounds.close()
 
