@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,10 +43,10 @@ def make_release(root: Path, method: str, **settings: object) -> Path:
     data, answers = split_dataset(load_dataset("digits"), training.run.config.split)
     write_device_folders(root / "devices", data, answers)
     (root / "registry").mkdir()
-    for client in [*data.participants, *data.new_devices]:
+    for device in (*(each.device for each in data.participants), *(each.device for each in data.new_devices)):
         key = PrivateKey.generate()
-        key.save(root / "keys" / f"{client.device}.key")
-        key.public.save(root / "registry" / f"{client.device}.pub")
+        key.save(root / "keys" / f"{device}.key")
+        key.public.save(root / "registry" / f"{device}.pub")
     return root
 
 
@@ -61,8 +62,6 @@ class FederationOf:
 
     def __post_init__(self) -> None:
         """Copy the run: a coordinator writes into it."""
-        import shutil
-
         shutil.copytree(self.release / "run", self.root / "run")
         self.run = Run.open(self.root / "run")
 
@@ -84,8 +83,6 @@ class FederationOf:
         folder = self.root / device
         data = folder / "data"
         if not data.exists():
-            import shutil
-
             shutil.copytree(self.release / "devices" / device, data)
         own = ("--bundle-store", folder / "store", "--state", folder / "state", "--data", data, "--device", device)
         keys = ("--key", self.release / "keys" / f"{device}.key", "--coordinator", self.release / "coordinator.pub")
