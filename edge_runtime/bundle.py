@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_runtime.precision import check_precision, choose_form
+from edge_runtime.precision import choose_form
+from edge_runtime.precision_words import AUTO, check_precision
 from edge_runtime.samples import SampleGate
 from edge_runtime.session_settings import SessionSettings
 from edge_runtime.sessions import Session, open_session
@@ -39,7 +40,7 @@ class Bundle:
     Graphs are loaded when first used, from the bytes that were hashed.
     """
 
-    def __init__(self, path: Path, trusted: Trusted, precision: str = "auto", settings: SessionSettings = DEFAULT_SETTINGS) -> None:
+    def __init__(self, path: Path, trusted: Trusted, precision: str = AUTO, settings: SessionSettings = DEFAULT_SETTINGS) -> None:
         check_precision(precision)
         self._verified = open_bundle(path, trusted)
         check_expiry(self.manifest, time.time())
@@ -47,13 +48,13 @@ class Bundle:
         self.gate = SampleGate(self.manifest.raw_input)
         self.path = path
         self.trusted = trusted
-        self._wanted = precision
+        self.wanted_precision = precision
         self._sessions: dict[str, Session] = {}
         self._forms: dict[str, str] = {}
 
     @classmethod
     def open(
-        cls, path: str | Path, trusted: str | Path | Trusted, precision: str = "auto", settings: SessionSettings = DEFAULT_SETTINGS
+        cls, path: str | Path, trusted: str | Path | Trusted, precision: str = AUTO, settings: SessionSettings = DEFAULT_SETTINGS
     ) -> Bundle:
         """Open and verify a bundle.
 
@@ -111,7 +112,7 @@ class Bundle:
     def _open_session(self, entry_point: str) -> Session:
         """Load a graph in the form that is wanted; a variant that does not load here gives way to float32, and the log says so."""
         plain = self._verified.graph(entry_point)
-        form = choose_form(self.manifest.graphs[entry_point], self._wanted)
+        form = choose_form(self.manifest.graphs[entry_point], self.wanted_precision)
         if form != FLOAT32:
             try:
                 self._forms[entry_point] = form
