@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_runtime.memory import return_freed_memory
 from edge_runtime.precision import choose_form
 from edge_runtime.precision_words import AUTO, check_precision
 from edge_runtime.samples import SampleGate
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
 DEFAULT_SETTINGS = SessionSettings()
+TRAINING = "train_"  # entry points that hold a training step, run thousands of times in a row
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Bundle:
 
     def __init__(self, path: Path, trusted: Trusted, precision: str = AUTO, settings: SessionSettings = DEFAULT_SETTINGS) -> None:
         check_precision(precision)
+        return_freed_memory()
         self._verified = open_bundle(path, trusted)
         check_expiry(self.manifest, time.time())
         self.settings = settings
@@ -126,7 +129,8 @@ class Bundle:
     def _load(self, entry_point: str, graph: bytes, minimum_version: str | None = None) -> Session:
         """Return a session with the settings of this bundle."""
         threads = self.settings.threads_for(len(graph) + _fed_bytes(self.manifest.graphs[entry_point]))
-        return open_session(graph, minimum_version or self.manifest.minimum_onnxruntime, threads, self.settings.providers)
+        minimum = minimum_version or self.manifest.minimum_onnxruntime
+        return open_session(graph, minimum, threads, self.settings.providers, arena=entry_point.startswith(TRAINING))
 
     def embed(self, samples: Array) -> Floats:
         """Return distribution embeddings (N, E) float32 of raw samples (N, *shape)."""
