@@ -87,7 +87,7 @@ def device_side(work: Work, threads: int) -> Callable[[], object]:
     rule = Sgd(momentum=MOMENTUM)
     step = training_step(lambda own, batch: loss_of(functional_call(work.network, {**weights, **own}, (batch["samples"],)), batch), rule)
     example = StepExample(initial_state(rule, trained), work.batch, {"learning_rate": torch.tensor(RATE)})
-    session = open_session(export_step(step, example), "1.19", threads=threads)
+    session = open_session(export_step(step, example), "1.19", threads=threads, arena=True)  # as a learner opens it
     feeds = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in example.inputs().items()}
     names = [name for name in feeds if name.startswith("state.")]
 

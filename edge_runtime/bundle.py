@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_runtime.precision import check_precision, choose_form
+from edge_runtime.memory import return_freed_memory
+from edge_runtime.precision import choose_form
+from edge_runtime.precision_words import AUTO, check_precision
 from edge_runtime.samples import SampleGate
 from edge_runtime.session_settings import SessionSettings
 from edge_runtime.sessions import Session, open_session
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
 DEFAULT_SETTINGS = SessionSettings()
+TRAINING = "train_"  # entry points that hold a training step, run thousands of times in a row
 
 logger = logging.getLogger(__name__)
 
@@ -39,21 +42,22 @@ class Bundle:
     Graphs are loaded when first used, from the bytes that were hashed.
     """
 
-    def __init__(self, path: Path, trusted: Trusted, precision: str = "auto", settings: SessionSettings = DEFAULT_SETTINGS) -> None:
+    def __init__(self, path: Path, trusted: Trusted, precision: str = AUTO, settings: SessionSettings = DEFAULT_SETTINGS) -> None:
         check_precision(precision)
+        return_freed_memory()
         self._verified = open_bundle(path, trusted)
         check_expiry(self.manifest, time.time())
         self.settings = settings
         self.gate = SampleGate(self.manifest.raw_input)
         self.path = path
         self.trusted = trusted
-        self._wanted = precision
+        self.wanted_precision = precision
         self._sessions: dict[str, Session] = {}
         self._forms: dict[str, str] = {}
 
     @classmethod
     def open(
-        cls, path: str | Path, trusted: str | Path | Trusted, precision: str = "auto", settings: SessionSettings = DEFAULT_SETTINGS
+        cls, path: str | Path, trusted: str | Path | Trusted, precision: str = AUTO, settings: SessionSettings = DEFAULT_SETTINGS
     ) -> Bundle:
         """Open and verify a bundle.
 
@@ -111,7 +115,7 @@ class Bundle:
     def _open_session(self, entry_point: str) -> Session:
         """Load a graph in the form that is wanted; a variant that does not load here gives way to float32, and the log says so."""
         plain = self._verified.graph(entry_point)
-        form = choose_form(self.manifest.graphs[entry_point], self._wanted)
+        form = choose_form(self.manifest.graphs[entry_point], self.wanted_precision)
         if form != FLOAT32:
             try:
                 self._forms[entry_point] = form
@@ -125,7 +129,8 @@ class Bundle:
     def _load(self, entry_point: str, graph: bytes, minimum_version: str | None = None) -> Session:
         """Return a session with the settings of this bundle."""
         threads = self.settings.threads_for(len(graph) + _fed_bytes(self.manifest.graphs[entry_point]))
-        return open_session(graph, minimum_version or self.manifest.minimum_onnxruntime, threads, self.settings.providers)
+        minimum = minimum_version or self.manifest.minimum_onnxruntime
+        return open_session(graph, minimum, threads, self.settings.providers, arena=entry_point.startswith(TRAINING))
 
     def embed(self, samples: Array) -> Floats:
         """Return distribution embeddings (N, E) float32 of raw samples (N, *shape)."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_runtime.options import PROVIDERS, THREADS, TRUSTED
+from edge_runtime.options import PRECISION, PROVIDERS, THREADS, TRUSTED
 from protocol.errors import InputError
 from protocol.trust import open_trusted
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # a device whose ONNX Runtime is broken can still ask for hel
 
 STANDARD_INPUT = Path("-")
 SECONDS_BETWEEN = 1.0
+PERSONAL = ("embed", "generate", "classify")  # entry points on the way to a label
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class PersonalizeRequest:
     correct: bool
     threads: int | None
     provider: tuple[str, ...]
+    precision: str
     as_json: bool
 
 
@@ -47,6 +49,7 @@ class PersonalizeRequest:
 @click.option("--correct", is_flag=True, help="Correct predictions for this device's class prior, estimated from SUPPORT.")
 @THREADS
 @PROVIDERS
+@PRECISION
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def personalize(**options: Any) -> None:
     """Make a classifier for this device from the unlabelled samples in SUPPORT.
@@ -58,7 +61,8 @@ def personalize(**options: Any) -> None:
     from edge_runtime.session_settings import SessionSettings
 
     request = PersonalizeRequest(**options)
-    with opened_bundle(request.bundle, request.trusted, SessionSettings(request.threads, request.provider)) as opened:
+    settings = SessionSettings(request.threads, request.provider)
+    with opened_bundle(request.bundle, request.trusted, settings, request.precision) as opened:
         started = time.perf_counter()
         pieces = (piece.samples for piece in _with_progress(_batches(request.support, opened)))
         classifier = opened.personalize(pieces, correct=request.correct)
@@ -73,6 +77,7 @@ def personalize(**options: Any) -> None:
         "corrected": request.correct,
         "advice": list(classifier.advice),
         "providers": list(opened.session("classify").providers),
+        "precisions": {name: opened.precision(name) for name in opened.manifest.graphs if name in PERSONAL},
     }
     text = f"made a classifier from {count} unlabelled samples in {milliseconds:.0f} ms: {request.out}"
     click.echo(json.dumps(content) if request.as_json else text)
@@ -91,6 +96,7 @@ class PredictRequest:
     adapt: bool
     threads: int | None
     provider: tuple[str, ...]
+    precision: str
 
 
 @click.command(epilog="Example: fedtailor edge predict mine/ camera/1.png camera/2.png")
@@ -110,6 +116,7 @@ class PredictRequest:
 @click.option("--adapt", is_flag=True, help="Make the classifier again when the distribution has moved, and save it at the end.")
 @THREADS
 @PROVIDERS
+@PRECISION
 @click.option("--json", is_flag=True, expose_value=False, help="JSON lines are what this command always prints.")
 def predict(**options: Any) -> None:
     """Print one JSON line for each sample: its name, its label, the label's probability.
@@ -165,9 +172,9 @@ def _opened(request: PredictRequest) -> Iterator[Bundle]:
     settings, record = SessionSettings(request.threads, request.provider), read_record(request.directory)
     trusted = record.trust if request.trusted is None else open_trusted(request.trusted)
     if request.bundle is None:
-        yield Bundle.open(record.bundle_path, trusted, settings=settings)
+        yield Bundle.open(record.bundle_path, trusted, request.precision, settings)
         return
-    with opened_bundle(request.bundle, trusted, settings) as bundle:
+    with opened_bundle(request.bundle, trusted, settings, request.precision) as bundle:
         yield bundle
 
 

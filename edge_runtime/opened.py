@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_runtime.bundle import DEFAULT_SETTINGS, Bundle
+from edge_runtime.precision_words import AUTO
 from edge_runtime.session_settings import SessionSettings
 from edge_runtime.store import BundleStore
 from edge_runtime.store_journal import JOURNAL_NAME
@@ -16,7 +17,9 @@ from protocol.trust import Trusted
 
 
 @contextmanager
-def opened_bundle(path: Path, trusted: Path | Trusted, settings: SessionSettings = DEFAULT_SETTINGS) -> Iterator[Bundle]:
+def opened_bundle(
+    path: Path, trusted: Path | Trusted, settings: SessionSettings = DEFAULT_SETTINGS, precision: str = AUTO
+) -> Iterator[Bundle]:
     """Open a bundle's folder, or the bundle in use of a store's folder, for the time of a block.
 
     A block that ends well is a successful use of a bundle on trial. Numbers that are not usable, and whatever is no error
@@ -26,11 +29,11 @@ def opened_bundle(path: Path, trusted: Path | Trusted, settings: SessionSettings
         BundleError: See ``Bundle.open`` and ``BundleStore.current``.
     """
     if (path / MANIFEST_NAME).exists() or not (path / JOURNAL_NAME).exists():
-        yield Bundle.open(path, trusted, settings=settings)
+        yield Bundle.open(path, trusted, precision, settings)
         return
     store = BundleStore(path, trusted)
     bundle = store.current()
-    bundle.settings = settings  # of sessions that are still to be opened
+    bundle.settings, bundle.wanted_precision = settings, precision  # of sessions that are still to be opened
     try:
         yield bundle
     except FedtailorError as error:

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
+from edge_runtime.precision_words import AUTO
 from edge_runtime.sessions import runtime_at_least
-from protocol.errors import InputError
-from protocol.manifest import FLOAT32, PRECISIONS, GraphSpec
-
-WORDS = ("auto", FLOAT32, *PRECISIONS)
-
-
-def check_precision(wanted: str) -> None:
-    """Refuse a word that names no precision.
-
-    Raises:
-        InputError: It is none.
-    """
-    if wanted not in WORDS:
-        raise InputError("the precision is unknown", expected=" or ".join(WORDS), got=wanted)
+from protocol.manifest import FLOAT32, GraphSpec
 
 
 def choose_form(graph: GraphSpec, wanted: str) -> str:
@@ -30,7 +18,7 @@ def choose_form(graph: GraphSpec, wanted: str) -> str:
         wanted: ``auto``, ``fp32``, ``fp16`` or ``int8``.
     """
     usable = {name: variant for name, variant in graph.variants.items() if runtime_at_least(variant.minimum_onnxruntime)}
-    if wanted != "auto":
+    if wanted != AUTO:
         return wanted if wanted in usable else FLOAT32
     quicker = {name: variant.seconds / variant.seconds_float32 for name, variant in usable.items()}
     best = min(quicker, key=lambda name: quicker[name], default=FLOAT32)

@@ -14,7 +14,6 @@ from export.bundling import Extras, Release, export_run
 from export.precision.variants import describe
 from export.runtimes import DEFAULT_TARGET, check_target
 from protocol.keys import PrivateKey, PublicKey
-from protocol.schema import encode
 from trainer.runs import Run
 
 
@@ -77,6 +76,6 @@ def export(**options: Any) -> None:
     content = {"bundle": str(request.out), "digest": exported.digest, "bytes": total, "signer": key.public.fingerprint}
     text = [f"{request.out}: {total:,} bytes, signed by {key.public.fingerprint}, digest {exported.digest}"]
     if exported.verdicts:
-        content["variants"] = [encode(verdict) for verdict in exported.verdicts]
+        content["variants"] = [verdict.record() for verdict in exported.verdicts]
         text += ["", *describe(exported.verdicts)]
     click.echo(json.dumps(content) if request.as_json else "\n".join(text))

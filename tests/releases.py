@@ -67,6 +67,6 @@ def write_untrained(folder: Path, model: str, key: PrivateKey) -> Path:
     method = HyperFedZero(model=model).bind(task)
     way = Personalization("device", 256, method.embedding_size, "whole")
     origin = Origin(MethodEntry("hyperfedzero", {}, ()), task, way, 1_700_000_000, {})
-    manifest, files = bundle_from_parts(method.parts(method.initial_state(0)), origin, BundleRelease(model), lambda _: b"untrained")
-    write_bundle(folder, manifest, files, key)
+    manifest, files = bundle_from_parts(method.parts(method.initial_state(0)), origin, BundleRelease(model))
+    write_bundle(folder, manifest, {**files, "README.md": b"untrained"}, key)
     return folder

@@ -1,8 +1,9 @@
 """The gradient of a convolution, plain or transposed, in any number of dimensions, as convolutions.
 
-The gradient of the input is the transposed convolution of the gradient of the output; at stride 1 that is a plain convolution by
-the kernel turned around, which runtimes do faster. The gradient of the weights is one matrix product over the pixels that each
-point of the kernel meets; as a convolution with batch and channels exchanged it would have kernels as large as images.
+The gradient of the input is the transposed convolution of the gradient of the output; the plain convolution by the kernel turned
+around, which does the same at stride 1, takes up to three times as long. The gradient of the weights is one matrix product over
+the pixels, of the whole batch, that each point of the kernel meets; as a convolution with batch and channels exchanged it would
+have kernels as large as images.
 A transposed convolution is the plain one read backwards, so its gradients are the same two with the roles exchanged.
 Source: Goodfellow, Bengio, Courville, "Deep Learning", section 9.5 (equations 9.11 to 9.13).
 """
@@ -81,10 +82,6 @@ def _convolve(samples: Tensor, weight: Tensor, geometry: Geometry, size: Sequenc
 def _convolve_back(gradient: Tensor, weight: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:
     """Return the transposed convolution whose result has this spatial size."""
     reach = [geometry.dilation[axis] * (weight.shape[axis + 2] - 1) for axis in range(len(size))]  # pixels from a kernel's end to end
-    inner = [far - padding for far, padding in zip(reach, geometry.padding, strict=True)]
-    if all(stride == 1 for stride in geometry.stride) and min(inner) >= 0:
-        turned = Geometry(geometry.stride, tuple(inner), geometry.dilation, geometry.groups)
-        return _convolve(gradient, _turned(weight, geometry.groups), turned, size)
     reached = [
         (gradient.shape[axis + 2] - 1) * geometry.stride[axis] - 2 * geometry.padding[axis] + reach[axis] + 1 for axis in range(len(size))
     ]
@@ -95,28 +92,21 @@ def _convolve_back(gradient: Tensor, weight: Tensor, geometry: Geometry, size: S
     return result
 
 
-def _turned(weight: Tensor, groups: int) -> Tensor:
-    """Return weights (O, I / groups, *kernel) as (I, O / groups, *kernel), the kernel turned around."""
-    outputs, own, *kernel = weight.shape
-    grouped = weight.reshape(groups, outputs // groups, own, *kernel).transpose(1, 2)  # (G, I/G, O/G, *kernel)
-    return grouped.reshape(groups * own, outputs // groups, *kernel).flip(list(range(2, weight.dim())))
-
-
 def _weight_gradient(wide: Tensor, narrow: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
     """Return the gradient (N, W / groups, *kernel) of weights that lead from ``wide`` (B, W, *) to ``narrow`` (B, N, *)."""
-    batch, groups, own = wide.shape[0], geometry.groups, wide.shape[1] // geometry.groups
+    groups, own = geometry.groups, wide.shape[1] // geometry.groups
     if any(geometry.padding):
         wide = torch.nn.functional.pad(wide, [width for width in reversed(geometry.padding) for _ in ("before", "after")])
+    wide, narrow = wide.transpose(0, 1), narrow.transpose(0, 1)  # channels first: the product then sums over the batch too
     points = itertools.product(*map(range, kernel))
-    seen = [_seen_by(wide, point, narrow.shape[2:], geometry).reshape(batch * groups, own, -1) for point in points]  # each (B*G, W/G, P)
-    patches = torch.cat(seen, dim=1)  # (B*G, K*W/G, P)
-    sums = torch.bmm(narrow.reshape(batch * groups, narrow.shape[1] // groups, -1), patches.transpose(1, 2))  # (B*G, N/G, K*W/G)
-    summed = sums.reshape(batch, narrow.shape[1], -1).sum(dim=0)  # (N, K*W/G)
-    return summed.reshape(narrow.shape[1], *kernel, own).movedim(-1, 1)
+    seen = [_seen_by(wide, point, narrow.shape[2:], geometry).reshape(groups, own, -1) for point in points]  # each (G, W/G, B*P)
+    patches = torch.cat(seen, dim=1)  # (G, K*W/G, B*P)
+    sums = torch.bmm(narrow.reshape(groups, narrow.shape[0] // groups, -1), patches.transpose(1, 2))  # (G, N/G, K*W/G)
+    return sums.reshape(narrow.shape[0], *kernel, own).movedim(-1, 1)
 
 
 def _seen_by(padded: Tensor, offsets: Sequence[int], size: Sequence[int], geometry: Geometry) -> Tensor:
-    """Return the pixels (B, W, *size) that one point of the kernel meets."""
+    """Return the pixels (W, B, *size) that one point of the kernel meets."""
     for axis, offset in enumerate(offsets):
         begin, stride = offset * geometry.dilation[axis], geometry.stride[axis]
         padded = torch.ops.aten.slice.Tensor(padded, axis + 2, begin, begin + (size[axis] - 1) * stride + 1, stride)

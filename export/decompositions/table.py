@@ -10,6 +10,7 @@ import torch
 from export.decompositions.activations import threshold_backward
 from export.decompositions.convolution import convolution_backward
 from export.decompositions.losses import nll_loss_backward, nll_loss_forward
+from export.decompositions.max_pooling import max_pool2d_backward
 from export.decompositions.pooling import adaptive_avg_pool2d, adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward
 from export.decompositions.slicing import repeat, select_backward, slice_backward
 
@@ -23,6 +24,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.avg_pool2d_backward.default: avg_pool2d_backward,
     aten._adaptive_avg_pool2d.default: adaptive_avg_pool2d,
     aten._adaptive_avg_pool2d_backward.default: adaptive_avg_pool2d_backward,
+    aten.max_pool2d_with_indices_backward.default: max_pool2d_backward,
     aten.threshold_backward.default: threshold_backward,
     aten.slice_backward.default: slice_backward,
     aten.select_backward.default: select_backward,

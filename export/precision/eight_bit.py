@@ -21,6 +21,7 @@ from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from export.graphs import clean, load_model, serialised
+from export.precision.fold_scale import fold_scale
 from export.precision.relu_before_pool import relu_before_pool
 
 CALIBRATION_ROWS = 32  # samples in a calibration batch
@@ -62,6 +63,7 @@ def to_eight_bits(graph: bytes, calibration: Mapping[str, Array]) -> bytes | Non
     worth = _worth_it(model)
     if not worth:
         return None
+    fold_scale(model)
     relu_before_pool(model, worth)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         source, prepared, target = (Path(folder) / name for name in ("source.onnx", "prepared.onnx", "target.onnx"))

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_runtime import Bundle
 from edge_runtime.sessions import open_session
+from export.precision.device_way import FEATURES, Exchanged, accuracy, open_with
 from export.precision.eight_bit import is_convolutional, to_eight_bits
 from export.precision.half import to_half
 from export.precision.timing import Stopwatch
-from protocol.bundle import write_bundle
 from protocol.errors import InputError
-from protocol.keys import PrivateKey
 from protocol.manifest import FLOAT32, GraphSpec, Manifest, Variant
 from protocol.onnx_graph import inspect_graph
+from protocol.schema import JsonValue, encode
 from trainer.validation import MadeUpDevice
 
 Array = NDArray[np.generic]
@@ -40,14 +37,33 @@ class VariantRequest:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one variant: ``kept``, or why not, for people; the measurement is None where nothing could be made."""
+    """What became of one variant: ``kept``, or why not, for people; ``made`` is None where nothing could be made."""
 
     entry_point: str
     precision: str
     kept: bool
     reason: str
-    variant: Variant | None
-    length: int
+    made: Exchanged | None
+
+    @property
+    def variant(self) -> Variant | None:
+        """Return what was measured."""
+        return None if self.made is None else self.made.variant
+
+    @property
+    def length(self) -> int:
+        """Return the variant's size in bytes; 0 where there is none."""
+        return 0 if self.made is None else len(self.made.data)
+
+    @property
+    def drop(self) -> float:
+        """Return the points of accuracy that it loses; 0 where there is none."""
+        return 0.0 if self.made is None else 100 * (self.made.variant.accuracy_float32 - self.made.variant.accuracy)
+
+    def record(self) -> dict[str, JsonValue]:
+        """Return all but the bytes, for programs."""
+        names = ("entry_point", "precision", "kept", "reason", "variant", "length")
+        return {name: encode(getattr(self, name)) for name in names}
 
 
 def describe(verdicts: Sequence[Verdict]) -> list[str]:
@@ -91,16 +107,16 @@ def add_variants(
     if not evidence.devices:
         hint = "train with split.validation_share above 0"
         raise InputError("variants cannot be judged", expected="samples that participants held out", got="none", hint=hint)
-    trial = _Trial(manifest, dict(files), request, evidence, stopwatch, _accuracy(manifest, files, FLOAT32, evidence))
-    verdicts: list[Verdict] = []
+    trial = _Trial(manifest, dict(files), request, evidence, stopwatch)
+    verdicts = [verdict for precision in request.precisions for verdict in trial.judge_all(precision)]
+    verdicts.sort(key=lambda verdict: (verdict.entry_point, request.precisions.index(verdict.precision)))
     graphs = dict(manifest.graphs)
-    for entry_point in sorted(graphs):
-        for precision in request.precisions:
-            verdict, data = trial.judge(entry_point, precision)
-            verdicts.append(verdict)
-            if verdict.kept and verdict.variant is not None:
-                files[verdict.variant.file] = data
-                graphs[entry_point] = replace(graphs[entry_point], variants={**graphs[entry_point].variants, precision: verdict.variant})
+    for each in verdicts:
+        if each.kept and each.made is not None:
+            files[each.made.variant.file] = each.made.data
+            graphs[each.entry_point] = replace(
+                graphs[each.entry_point], variants={**graphs[each.entry_point].variants, each.precision: each.made.variant}
+            )
     return replace(manifest, graphs=graphs), verdicts
 
 
@@ -113,22 +129,37 @@ class _Trial:
     request: VariantRequest
     evidence: Evidence
     stopwatch: Stopwatch
-    accuracy: float
+    _plain: dict[bool, float] = field(default_factory=dict)
 
-    def judge(self, entry_point: str, precision: str) -> tuple[Verdict, bytes]:
-        """Return what becomes of one variant, and its bytes."""
+    def judge_all(self, precision: str) -> list[Verdict]:
+        """Return what becomes of one precision's variants, each judged alone and those that hold together.
+
+        A device runs them all at once, and each may have spent what is allowed: the worst is refused until the rest hold together.
+        """
+        verdicts = [self.judge(entry_point, precision) for entry_point in sorted(self.manifest.graphs)]
+        limit = self.request.max_drop
+        while len(kept := [each for each in verdicts if each.kept and each.entry_point != FEATURES]) > 1:
+            together = {each.entry_point: each.made for each in kept if each.made is not None}
+            drop = 100 * (self.plain_accuracy("classify") - self.accuracy("classify", together, precision))
+            if drop <= limit:
+                break
+            worst = max(kept, key=lambda each: each.drop)
+            reason = f"{' and '.join(together)} together lose {drop:.2f} points, more than {limit:g}"
+            verdicts[verdicts.index(worst)] = replace(worst, kept=False, reason=reason)
+        return verdicts
+
+    def judge(self, entry_point: str, precision: str) -> Verdict:
+        """Return what becomes of one variant."""
         spec = self.manifest.graphs[entry_point]
         data = _make(spec, self.files[spec.file], precision, self.evidence)
         if data is None:
-            return Verdict(entry_point, precision, False, "its weights are inputs: there is nothing to make smaller", None, 0), b""
-        variant = self.measure(entry_point, precision, data)
-        drop, limit = 100 * (self.accuracy - variant.accuracy), self.request.max_drop
-        reason = "kept"
-        if drop > limit:
-            reason = f"loses {drop:.2f} points, more than {limit:g}"
-        elif len(data) >= len(self.files[spec.file]):
-            reason = "is not smaller"
-        return Verdict(entry_point, precision, reason == "kept", reason, variant, len(data)), data
+            return Verdict(entry_point, precision, False, "its weights are inputs: there is nothing to make smaller", None)
+        verdict = Verdict(entry_point, precision, True, "kept", Exchanged(self.measure(entry_point, precision, data), data))
+        if verdict.drop > self.request.max_drop:
+            return replace(verdict, kept=False, reason=f"loses {verdict.drop:.2f} points, more than {self.request.max_drop:g}")
+        if len(data) >= len(self.files[spec.file]):
+            return replace(verdict, kept=False, reason="is not smaller")
+        return verdict
 
     def measure(self, entry_point: str, precision: str, data: bytes) -> Variant:
         """Return what the manifest says of a variant."""
@@ -143,13 +174,23 @@ class _Trial:
             operators=tuple(sorted(facts.operators)),
             minimum_onnxruntime=runtime,
             accuracy=0.0,
-            accuracy_float32=self.accuracy,
+            accuracy_float32=self.plain_accuracy(entry_point),
             seconds=seconds,
             seconds_float32=before,
             worst_absolute_difference=_difference(data, plain, feeds, runtime),
         )
-        tried = replace(self.manifest, graphs={**self.manifest.graphs, entry_point: replace(spec, variants={precision: variant})})
-        return replace(variant, accuracy=_accuracy(tried, {**self.files, variant.file: data}, precision, self.evidence))
+        return replace(variant, accuracy=self.accuracy(entry_point, {entry_point: Exchanged(variant, data)}, precision))
+
+    def plain_accuracy(self, entry_point: str) -> float:
+        """Return the accuracy with everything in float32, measured once for each of the two ways."""
+        way = entry_point == FEATURES
+        if way not in self._plain:
+            self._plain[way] = self.accuracy(entry_point, {}, FLOAT32)
+        return self._plain[way]
+
+    def accuracy(self, entry_point: str, exchanged: Mapping[str, Exchanged], precision: str) -> float:
+        """Return the accuracy on the way that an entry point serves, with some graphs exchanged."""
+        return accuracy(open_with(self.manifest, self.files, exchanged, precision), entry_point, self.evidence.devices)
 
 
 def _make(spec: GraphSpec, graph: bytes, precision: str, evidence: Evidence) -> bytes | None:
@@ -181,20 +222,3 @@ def _difference(graph: bytes, reference: bytes, feeds: Mapping[str, Array], runt
     """Return the largest difference of an output between two graphs."""
     both = [open_session(each, runtime).run(feeds) for each in (graph, reference)]
     return max(float(np.abs(own - theirs).max(initial=0.0)) for own, theirs in zip(*both, strict=True))
-
-
-def _accuracy(manifest: Manifest, files: Mapping[str, bytes], precision: str, evidence: Evidence) -> float:
-    """Return the mean accuracy of the made-up devices, each personalised and scored through a bundle as devices do it."""
-    key = PrivateKey.generate()
-    with TemporaryDirectory() as folder:
-        write_bundle(Path(folder) / "bundle", manifest, files, key)
-        bundle = Bundle.open(Path(folder) / "bundle", key.public, precision)
-        scores = [_score(bundle, device) for device in evidence.devices]
-    return float(np.mean(scores))
-
-
-def _score(bundle: Bundle, device: MadeUpDevice) -> float:
-    """Return the share of a device's queries that its own classifier labels rightly."""
-    names = np.array(bundle.manifest.classes)
-    predicted = np.array(bundle.personalize(device.support).predict(device.query))
-    return float(np.mean(predicted == names[device.query_labels]))

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from export.runtimes import RELEASES, check_adapter_api, check_graph_versions, check_target, find_release
 from fedtailor import main
 from protocol.errors import IncompatibleVersionError, InputError
+from protocol.runtime_support import HIGHEST, highest_versions
 
 
 def test_the_table_grows() -> None:
@@ -73,3 +74,10 @@ def test_the_command_refuses_before_it_reads_anything() -> None:
     answer = CliRunner().invoke(main, ["export", "no-run", "--out", "nowhere", "--sign", "no.key", "--target-runtime", "1.13"])
     assert answer.exit_code == IncompatibleVersionError.exit_code
     assert "opset 18" in answer.output
+
+
+def test_devices_hold_the_same_numbers() -> None:
+    for release in RELEASES:
+        assert highest_versions(release.name) == (release.opset, release.ir_version)
+    for first, versions in HIGHEST.items():
+        assert versions == (find_release(f"1.{first}").opset, find_release(f"1.{first}").ir_version)

@@ -6,6 +6,7 @@ import json
 import socket
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,21 @@ def test_every_command_explains_itself(run: Run, words: list[str]) -> None:
     if len(words) == 2 or words == ["broker"]:
         assert "Example" in result.stdout
         assert "--json" in result.stdout
+
+
+def test_hostile_text_cannot_move_the_cursor(run: Run, tmp_path: Path) -> None:
+    hostile = "\x1b[2J\r\n\u202egood\u0007"
+    content = manifest()
+    graphs = {
+        name: replace(spec, inputs=tuple(replace(each, meaning=hostile) for each in spec.inputs)) for name, spec in content.graphs.items()
+    }
+    key = PrivateKey.generate()
+    key.public.save(tmp_path / "release.pub")
+    signed = replace(content, graphs=graphs, raw_input=replace(content.raw_input, meaning=hostile), producer={hostile: hostile})
+    write_bundle(tmp_path / "bundle", signed, bundle_files(), key)
+    write_bundle(tmp_path / "other", content, bundle_files(), key)
+    for words in (("inspect", "bundle"), ("diff", "bundle", "other"), ("diff", "other", "bundle")):
+        shown = run("bundle", *words, "--trusted", "release.pub")
+        assert shown.stdout.count("\n") >= 3
+        assert all(line.isprintable() for line in shown.stdout.split("\n"))
+    assert answer(run("bundle", "inspect", "bundle", "--trusted", "release.pub", "--json"))["manifest"]["producer"] == {hostile: hostile}

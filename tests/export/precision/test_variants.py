@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper
 from torch import nn
 
 from edge_runtime import Bundle
 from edge_runtime.precision import choose_form
 from edge_runtime.sessions import open_session
 from export.graphs import load_model, to_onnx
+from export.precision.device_way import Exchanged
 from export.precision.eight_bit import is_convolutional, to_eight_bits
+from export.precision.fold_scale import fold_scale
 from export.precision.half import to_half
 from export.precision.relu_before_pool import relu_before_pool
 from export.precision.timing import Stopwatch
-from export.precision.variants import Evidence, VariantRequest, add_variants
+from export.precision.variants import Evidence, VariantRequest, Verdict, _Trial, add_variants
 from export.selftest import golden_samples
 from protocol.bundle import write_bundle
 from protocol.errors import BundleFileError, InputError, ManifestError, RunFolderError
@@ -199,3 +205,53 @@ def test_rectifying_first_changes_nothing() -> None:
     samples = np.random.default_rng(0).standard_normal((5, *SHAPE)).astype(np.float32)
     own, theirs = (open_session(graph, "1.19").run({"samples": samples})[0] for graph in (plain, model.SerializeToString()))
     assert np.array_equal(own, theirs)
+
+
+def test_a_scale_goes_into_the_weights_and_stays_where_it_could_not() -> None:
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2, 8, 8])
+    kernel = np.random.default_rng(5).standard_normal((4, 2, 3, 3)).astype(np.float32)
+    product = helper.make_node("Mul", ["x", "scale"], ["s"])
+    convolution = helper.make_node("Conv", ["s", "kernel"], ["y"], pads=[1, 1, 1, 1])
+    second = helper.make_node("Conv", ["x", "kernel"], ["z"])
+    sizes = {"s": (2, 8, 8), "y": (4, 8, 8), "z": (4, 6, 6)}
+    number, per_channel = np.array([0.3], np.float32), np.array([[[0.5]], [[2.0]]], np.float32)
+    cases = [
+        ([product, convolution], ("y",), number, ["Conv"]),
+        ([product, convolution], ("y",), per_channel, ["Mul", "Conv"]),
+        ([product, convolution], ("s", "y"), number, ["Mul", "Conv"]),
+        ([product, convolution, second], ("y", "z"), number, ["Mul", "Conv", "Conv"]),
+    ]
+    for nodes, outputs, scale, left in cases:
+        constants = [onnx.numpy_helper.from_array(value, name) for name, value in (("scale", scale), ("kernel", kernel))]
+        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", *sizes[name]]) for name in outputs]
+        graph = helper.make_graph([copy.deepcopy(node) for node in nodes], "graph", [image], values, constants)
+        model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 18)])
+        feeds = {"x": np.random.default_rng(1).standard_normal((3, 2, 8, 8)).astype(np.float32)}
+        before = open_session(model.SerializeToString(), "1.19").run(feeds)
+        fold_scale(model)
+        onnx.checker.check_model(model)
+        assert [node.op_type for node in model.graph.node] == left
+        for own, theirs in zip(open_session(model.SerializeToString(), "1.19").run(feeds), before, strict=True):
+            np.testing.assert_allclose(own, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_variants_that_hold_alone_but_not_together_lose_the_worst(plain: bytes, evidence: Evidence, tmp_path: Path) -> None:
+    content, files = bundle_of(plain)
+    trial = _Trial(content, files, VariantRequest(("fp16",), 1.0), evidence, Stopwatch(tmp_path))
+    half = trial.judge("classify", "fp16")
+    assert half.made is not None
+
+    class Judge(_Trial):
+        """Two entry points whose losses add up; no network does that on demand."""
+
+        def judge(self, entry_point: str, precision: str) -> Verdict:
+            figures = replace(half.made.variant, accuracy=0.993 if entry_point == "classify" else 0.991, accuracy_float32=1.0)  # type: ignore[union-attr]
+            return Verdict(entry_point, precision, True, "kept", Exchanged(figures, b""))
+
+        def accuracy(self, entry_point: str, exchanged: Mapping[str, Exchanged], precision: str) -> float:
+            return 1.0 - 0.008 * len(exchanged)
+
+    two = replace(content, graphs={"classify": content.graphs["classify"], "embed": content.graphs["classify"]})
+    verdicts = Judge(two, files, trial.request, evidence, trial.stopwatch).judge_all("fp16")
+    assert [(each.entry_point, each.kept) for each in verdicts] == [("classify", True), ("embed", False)]
+    assert "classify and embed together lose 1.60 points" in verdicts[1].reason

@@ -41,6 +41,13 @@ class FusedAttention(nn.Module):
         return mixed.transpose(1, 2).reshape(batch, length, 8)
 
 
+class Steps(nn.Module):
+    """Rounds so coarsely that most windows hold equals, and lets gradients through as they come."""
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return (2 * samples.detach()).floor() / 2 + (samples - samples.detach())
+
+
 def after_convolution(*layers: nn.Module) -> nn.Sequential:
     """Return layers behind a convolution, so that the gradient of their input is used."""
     return nn.Sequential(nn.Conv2d(3, 4, 3), *layers)
@@ -68,6 +75,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transposed conv in groups": (lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2), (4, 5, 4)),
     "transposed conv behind conv": (lambda: after_convolution(nn.ConvTranspose2d(4, 2, 3, stride=2)), IMAGE),
     "max pooling": (lambda: after_convolution(nn.MaxPool2d(2)), IMAGE),
+    "max pooling that leaves a rim": (lambda: after_convolution(nn.MaxPool2d((3, 4))), IMAGE),
+    "max pooling of equals": (lambda: after_convolution(nn.Tanh(), Steps(), nn.MaxPool2d(2)), IMAGE),
+    "max pooling that overlaps": (lambda: after_convolution(nn.MaxPool2d(3, 2)), IMAGE),
+    "max pooling that overhangs": (lambda: after_convolution(nn.MaxPool2d(3, ceil_mode=True)), IMAGE),
+    "max pooling, spread": (lambda: after_convolution(nn.MaxPool2d(2, 2, dilation=2)), IMAGE),
     "max pooling with padding": (lambda: after_convolution(nn.MaxPool2d(3, 2, 1)), IMAGE),
     "average pooling": (lambda: after_convolution(nn.AvgPool2d(2)), IMAGE),
     "average pooling with padding": (lambda: after_convolution(nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)), IMAGE),

@@ -17,7 +17,14 @@ from trainer.methods.base import Batch, Context, Metrics, State
 
 ROWS = 5
 SIZES = (2, 3, 7)
-QUICK_LAYERS = ("linear", "conv with stride and padding", "transposed conv in groups", "average pooling", "fused attention")
+QUICK_LAYERS = (
+    "linear",
+    "conv with stride and padding",
+    "transposed conv in groups",
+    "average pooling",
+    "max pooling of equals",
+    "fused attention",
+)
 QUICK_LOSSES = ("cross-entropy", "distillation")
 
 
