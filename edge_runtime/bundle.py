@@ -84,6 +84,10 @@ class Bundle:
         """Return the bundle's name: SHA-256 of its manifest in hexadecimal."""
         return self._verified.digest
 
+    def file(self, path: str) -> bytes | None:
+        """Return the verified content of one of the bundle's files, or None where it has none of that name."""
+        return self._verified.files.get(path)
+
     def session(self, entry_point: str) -> Session:
         """Return the loaded graph of an entry point.
 

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +13,13 @@ from numpy.typing import NDArray
 from edge_runtime.bundle import Bundle
 from edge_runtime.personal_folder import DriftState, PersonalFolder, PersonalRecord, check_shapes
 from edge_runtime.personalizer import LOG_PRIOR, TailoredWeights, generate
+from edge_runtime.scores import TopK, likeliest, probabilities_of
 from edge_runtime.sources import ROWS_AT_A_TIME
 from protocol.errors import BundleError, InputError, NumericalError
 from protocol.trust import Trusted, TrustPolicy
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
-
-
-class TopK(NamedTuple):
-    """The likeliest classes: names (B, K) and probabilities (B, K) float32, the likeliest first."""
-
-    classes: NDArray[np.str_]
-    probabilities: Floats
 
 
 class Classifier:
@@ -92,18 +85,11 @@ class Classifier:
 
     def predict_proba(self, samples: Array) -> Floats:
         """Return class probabilities (B, C) float32 of raw samples (B, *shape); errors as ``predict``."""
-        scores = self.logits(samples)
-        exponents = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))  # (B, C)
-        probabilities: Floats = exponents / exponents.sum(axis=1, keepdims=True)
-        return probabilities
+        return probabilities_of(self.logits(samples))
 
     def top_k(self, samples: Array, k: int) -> TopK:
         """Return the k likeliest classes of raw samples (B, *shape), or all where there are fewer; errors as ``predict``."""
-        if k < 1:
-            raise InputError("no class was asked for", expected="k at least 1", got=k)
-        probabilities = self.predict_proba(samples)  # (B, C)
-        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]  # (B, K)
-        return TopK(self._classes.take(order), np.take_along_axis(probabilities, order, axis=1))
+        return likeliest(self.logits(samples), self._classes, k)
 
     def _scores(self, samples: Array) -> Floats:
         """Return scores (B, C) whose order is that of the classes' probabilities, of a bounded number of samples at a time."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # a device whose ONNX Runtime is broken can still ask for hel
 
 STANDARD_INPUT = Path("-")
 SECONDS_BETWEEN = 1.0
+FIT_RECORD = "fit.json"
 PERSONAL = ("embed", "generate", "classify")  # entry points on the way to a label
 
 
@@ -121,10 +122,12 @@ class PredictRequest:
 def predict(**options: Any) -> None:
     """Print one JSON line for each sample: its name, its label, the label's probability.
 
-    DIRECTORY is what `edge personalize` made; SAMPLES are .npy or .npz files, images, folders of these, or - for JSON lines on
-    standard input. A line is printed as soon as it is known: before a bad sample the lines of good ones may stand.
+    DIRECTORY is what `edge personalize` or `edge fit` made; SAMPLES are .npy or .npz files, images, folders of these, or - for
+    JSON lines on standard input. A line is printed as soon as it is known: before a bad sample the lines of good ones may stand.
     """
     request = PredictRequest(**options)
+    if _is_trained(request.directory) and (request.bake or request.adapt):
+        raise click.UsageError("--bake and --adapt are for what `edge personalize` made")
     if request.bundle is not None and request.trusted is None:
         raise click.UsageError("--bundle needs --trusted")
     missing = [str(path) for path in request.samples if path != STANDARD_INPUT and not path.exists()]
@@ -138,10 +141,15 @@ def _predict(request: PredictRequest, bundle: Bundle) -> None:
     """Print a line for each sample, and save the classifier if it may have changed."""
     from edge_runtime.adaptive import AdaptiveClassifier
     from edge_runtime.classifier import Classifier
+    from edge_runtime.trained_classifier import TrainedClassifier
 
     folder = request.directory
     adaptive = AdaptiveClassifier.open(folder, bundle, bake=request.bake) if request.adapt else None
-    classifier = Classifier.open(folder, bundle, bake=request.bake) if adaptive is None else adaptive.classifier
+    classifier: Classifier | TrainedClassifier
+    if _is_trained(folder):
+        classifier = TrainedClassifier.open(folder, bundle)
+    else:
+        classifier = Classifier.open(folder, bundle, bake=request.bake) if adaptive is None else adaptive.classifier
     for path in request.samples:
         for names, samples in _with_progress(_batches(path, bundle)):
             found = (classifier if adaptive is None else adaptive.classifier).top_k(samples, request.top)
@@ -151,6 +159,11 @@ def _predict(request: PredictRequest, bundle: Bundle) -> None:
                 click.echo(f"the distribution has {'settled' if event == 'settled' else 'moved'}; made the classifier again", err=True)
     if adaptive is not None:
         adaptive.save(folder)
+
+
+def _is_trained(folder: Path) -> bool:
+    """Tell whether a folder holds what ``edge fit`` made, and not ``edge personalize``."""
+    return (folder / FIT_RECORD).exists()
 
 
 def _line(name: str, classes: list[str], shares: list[float]) -> dict[str, Any]:
@@ -165,11 +178,13 @@ def _line(name: str, classes: list[str], shares: list[float]) -> dict[str, Any]:
 def _opened(request: PredictRequest) -> Iterator[Bundle]:
     """Open the bundle that a saved classifier was made with."""
     from edge_runtime.bundle import Bundle
+    from edge_runtime.fit_folder import read_fit
     from edge_runtime.opened import opened_bundle
     from edge_runtime.personal_folder import read_record
     from edge_runtime.session_settings import SessionSettings
 
-    settings, record = SessionSettings(request.threads, request.provider), read_record(request.directory)
+    settings = SessionSettings(request.threads, request.provider)
+    record = read_fit(request.directory) if _is_trained(request.directory) else read_record(request.directory)
     trusted = record.trust if request.trusted is None else open_trusted(request.trusted)
     if request.bundle is None:
         yield Bundle.open(record.bundle_path, trusted, request.precision, settings)

@@ -126,10 +126,10 @@ def export_run(
         producer={package: versions[package] for package in PRODUCERS},
         data=data_entry(run),
     )
-    parts = method.parts(server)
-    manifest, files = bundle_from_parts(parts, origin, release)
-    verdicts: list[Verdict] = []
     extras = extras or Extras()
+    parts, trained = method.parts(server), method.trained_part() if extras.training else None
+    manifest, files = bundle_from_parts(parts if trained is None else (*parts, trained), origin, release)
+    verdicts: list[Verdict] = []
     if extras.precisions or extras.training:
         data, _ = split_dataset(load_dataset(config.data), config.split)
         if extras.precisions:

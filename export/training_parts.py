@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from edge_runtime.bundle import TRAINING
+from edge_runtime.training_phase import CONTEXT_FILE, STATE_FILE
 from export.runtimes import DEFAULT_TARGET, check_target
 from export.step_parity import check_step
 from export.step_tracing import BATCH, METRICS, NEXT_STATE, STATE, StepExample
@@ -18,8 +20,6 @@ from protocol.tensors import encode_tensors
 from trainer.data.federation import Participant
 from trainer.methods.base import Method, Once, Repeat, State
 
-STATE_FILE = "tensors/state.safetensors"
-PREFIX = "train_"
 EXAMPLE_ROWS = 7  # of a batch; no size that networks have
 
 
@@ -49,7 +49,7 @@ def training_parts(method: Method, server: State, client: Participant, target_ru
         raise InputError("a step cannot be tried", expected=f"at least {EXAMPLE_ROWS} samples of {client.device}", got=len(labels))
     state = {**method.downlink(server, client.device), **method.private_state(server, client.device)}
     context, minimum = dict(method.context(server)), check_target(target_runtime)
-    parts = TrainingParts({}, {STATE_FILE: encode_tensors({name: tensor.detach().cpu().numpy() for name, tensor in state.items()})})
+    parts = TrainingParts({}, {STATE_FILE: _encode(state), CONTEXT_FILE: _encode(context)})
     for phase in method.phases():
         if isinstance(phase, Once):
             state = phase.function(state, samples, labels, context)
@@ -58,7 +58,7 @@ def training_parts(method: Method, server: State, client: Participant, target_ru
         graph = export_step(phase.step, example)
         parity = check_step(phase.step, example, graph, minimum, batch_sizes=(2, 3, 7, 17, 64))
         facts = inspect_graph(graph)
-        name = PREFIX + phase.step_name.removeprefix(PREFIX)
+        name = TRAINING + phase.step_name.removeprefix(TRAINING)
         path = f"graphs/{name}.onnx"
         inputs, outputs = _specs(phase, example)
         parts.files[path] = graph
@@ -75,6 +75,11 @@ def example_batch(phase: Repeat, samples: Tensor, labels: Tensor) -> dict[str, T
         normal = each.kind == "normal"
         batch[each.name] = torch.randn(shape, generator=generator) if normal else torch.randint(0, 256, shape, generator=generator).byte()
     return batch
+
+
+def _encode(tensors: State) -> bytes:
+    """Return tensors as safetensors."""
+    return encode_tensors({name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
 
 
 def _specs(phase: Repeat, example: StepExample) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

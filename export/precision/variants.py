@@ -195,7 +195,7 @@ class _Trial:
 
 def _make(spec: GraphSpec, graph: bytes, precision: str, evidence: Evidence) -> bytes | None:
     """Return the variant's bytes, or None where the graph has no constants worth making smaller."""
-    if any(each.name.startswith("weight.") for each in spec.inputs):
+    if any(each.name.startswith(("weight.", "state.")) for each in spec.inputs):
         return None
     if precision == "fp16":
         return to_half(graph)

@@ -213,6 +213,9 @@ class Method(Protocol):
             InputError: The method has nothing that a new device could run.
         """
 
+    def trained_part(self) -> Part | None:
+        """Return the classifier whose weights are a device's own state after local steps, or None where the state is no classifier."""
+
     def sizes(self, server: State) -> dict[str, int]:
         """Return the parameters that travel (``parameters``) and those of the network that classifies (``classifier_parameters``)."""
 
@@ -247,6 +250,10 @@ class MethodBase:
 
     def device_embedding(self, server: State, support: Tensor) -> Tensor | None:
         """Return None: the method has no embedding."""
+        return None
+
+    def trained_part(self) -> Part | None:
+        """Return None: the state after local steps is no classifier."""
         return None
 
 

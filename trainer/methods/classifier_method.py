@@ -24,6 +24,7 @@ from trainer.models.registry import build_model
 from trainer.optimisation import cross_entropy, log_frequencies
 
 MASK = "dropout."
+TRAINED = "classify_trained"  # the entry point that a device feeds its own state
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,24 @@ class ClassifierMethod(MethodBase):
         weights = self.global_weights(server)
         check_state(dict(self.network.named_parameters()), weights)
         return (self.classify_part(self.network_with(weights)),)
+
+    def trained_classifier(self, prefix: str = "") -> Part:
+        """Return the classifier with weights as inputs, ``state.`` before the names that they have in a device's state.
+
+        Args:
+            prefix: What stands before a weight's name in the state.
+        """
+        weights = dict(self.network.named_parameters())
+        start = f"state.{prefix}"
+        inputs = [
+            PartTensor(start + name, "float32", tuple(each.shape), "weight after local steps", -0.1, 0.1) for name, each in weights.items()
+        ]
+        logits = PartTensor("logits", "float32", ("batch", len(self.task.classes)), "class scores before the softmax")
+
+        def classify(samples: Tensor, state: Mapping[str, Tensor]) -> Tensor:
+            return self.logits({name: state[start + name] for name in weights}, samples)
+
+        return Part(TRAINED, classify, (self.task.samples_tensor(), *inputs), (logits,), gathered=len(inputs))
 
     def network_with(self, weights: State) -> nn.Sequential:
         """Return normalisation and classifier with these weights, frozen."""

@@ -17,6 +17,7 @@ from trainer.methods.checks import check_between
 from trainer.methods.classifier_method import LocalTraining
 from trainer.methods.fedavg import FedAvgMethod
 from trainer.methods.names import GLOBAL, PERSONAL, part_of, prefixed, without
+from trainer.methods.parts import Part
 from trainer.optimisation import Proximity, proximal_step
 
 
@@ -80,3 +81,7 @@ class DittoMethod(FedAvgMethod):
     def predictor(self, server: State, view: DeviceView) -> Predictor:
         """Return the personal network; the global one where a device never took part."""
         return self.predictor_of(part_of(view.private, PERSONAL) or server)
+
+    def trained_part(self) -> Part | None:
+        """Return the personal network."""
+        return self.trained_classifier(PERSONAL)

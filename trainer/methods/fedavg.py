@@ -10,6 +10,7 @@ import torch
 from trainer.aggregation import weighted_mean
 from trainer.methods.base import Batch, Context, Metrics, Phase, State, Task, Updates
 from trainer.methods.classifier_method import ClassifierMethod, LocalTraining
+from trainer.methods.parts import Part
 from trainer.optimisation import sgd_step
 
 
@@ -38,3 +39,7 @@ class FedAvgMethod(ClassifierMethod):
     def aggregate(self, server: State, updates: Updates) -> State:
         """Return the mean weighted by sample counts."""
         return weighted_mean(updates)
+
+    def trained_part(self) -> Part | None:
+        """Return the network with a device's own weights."""
+        return self.trained_classifier()

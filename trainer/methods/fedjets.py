@@ -176,3 +176,7 @@ class FedJetsMethod(FedAvgMethod):
         network = super().sizes(server)["classifier_parameters"]
         gate = sum(tensor.numel() for tensor in part_of(server, GATE).values())
         return {"parameters": gate + self.settings.experts_per_client * network, "classifier_parameters": gate + 2 * network}
+
+    def trained_part(self) -> Part | None:
+        """Return None: a state holds several experts."""
+        return None

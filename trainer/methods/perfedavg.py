@@ -22,6 +22,7 @@ from trainer.methods.base import Batch, Context, DeviceView, Metrics, NewDeviceU
 from trainer.methods.checks import check_at_least, check_positive
 from trainer.methods.classifier_method import LocalTraining
 from trainer.methods.fedavg import FedAvgMethod
+from trainer.methods.parts import Part
 from trainer.optimisation import descend, sgd_step
 
 
@@ -95,3 +96,7 @@ class PerFedAvgMethod(FedAvgMethod):
         chosen = self.settings
         phase = self.repeat("adapt", self.inner_step, UniformBatches(chosen.batch_size), chosen.adaptation_steps)
         return self.predictor_of(self.adaptation.adapt(phase, server, view, self.context(server)))
+
+    def trained_part(self) -> Part | None:
+        """Return None: the state is where a classifier begins from."""
+        return None

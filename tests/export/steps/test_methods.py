@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from edge_runtime import Bundle
+from edge_runtime.training_phase import STATE_FILE
 from export.bundling import Extras, export_run
 from export.bundling import Release as BundleRelease
-from export.training_parts import STATE_FILE, example_batch, training_parts
+from export.training_parts import example_batch, training_parts
 from protocol.bundle import open_bundle
 from protocol.errors import InputError
 from protocol.keys import PrivateKey

@@ -1,0 +1,39 @@
+"""From class scores to probabilities and to the likeliest classes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import InputError
+
+Floats = NDArray[np.float32]
+
+
+class TopK(NamedTuple):
+    """The likeliest classes: names (B, K) and probabilities (B, K) float32, the likeliest first."""
+
+    classes: NDArray[np.str_]
+    probabilities: Floats
+
+
+def probabilities_of(scores: Floats) -> Floats:
+    """Return the softmax (B, C) of scores (B, C)."""
+    exponents = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))  # (B, C)
+    probabilities: Floats = exponents / exponents.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def likeliest(scores: Floats, names: NDArray[np.str_], k: int) -> TopK:
+    """Return the k likeliest of the named classes, or all where there are fewer, for scores (B, C).
+
+    Raises:
+        InputError: k is below 1.
+    """
+    if k < 1:
+        raise InputError("no class was asked for", expected="k at least 1", got=k)
+    probabilities = probabilities_of(scores)  # (B, C)
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]  # (B, K)
+    return TopK(names.take(order), np.take_along_axis(probabilities, order, axis=1))
