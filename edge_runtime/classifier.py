@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_runtime.adapters import Adapter, load_adapter, make_adapter
 from edge_runtime.bundle import Bundle
 from edge_runtime.personal_folder import DriftState, PersonalFolder, PersonalRecord, check_shapes
 from edge_runtime.personalizer import LOG_PRIOR, TailoredWeights, generate
@@ -53,6 +54,23 @@ class Classifier:
         self._session = bundle.baked_session("classify", weights) if bake and weights else bundle.session("classify")
         self._constants: Mapping[str, Floats] = weights
         self._fed: Mapping[str, Array] = {} if bake else weights
+        self._factors: Mapping[str, Array] = {}
+
+    def use_adapter(self, adapter: Adapter | Path | None) -> None:
+        """Predict with these LoRA factors from now on, on the same session; with None, with none.
+
+        A prediction that runs in another thread sees the former factors or the new ones, never some of each.
+
+        Args:
+            adapter: Factors, or the file that holds them.
+
+        Raises:
+            InputError: The network takes no factors, or not these.
+        """
+        spec = self.bundle.manifest.graphs["classify"]
+        if isinstance(adapter, Path):
+            adapter = load_adapter(adapter, spec)
+        self._factors = {} if adapter is None else make_adapter(adapter.factors, spec).factors
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -104,7 +122,7 @@ class Classifier:
     def _run(self, samples: Array) -> Floats:
         """Return scores (B, C) of 1 to 256 samples."""
         weights = generate(self.bundle, self.bundle.embed(samples)) if self._each_its_own else self._fed
-        scores = self._session.run({"samples": samples, **weights})[0]
+        scores = self._session.run({"samples": samples, **weights, **self._factors})[0]
         flat = scores.ravel()
         if not math.isfinite(flat.dot(flat)) and not np.isfinite(scores).all():  # an arg max over NaN would still name a class
             raise NumericalError("the classifier gave NaN or infinity", hint="are the samples in the raw range?")

@@ -95,6 +95,7 @@ class PredictRequest:
     top: int
     bake: bool
     adapt: bool
+    adapter: Path | None
     threads: int | None
     provider: tuple[str, ...]
     precision: str
@@ -114,6 +115,7 @@ class PredictRequest:
 )
 @click.option("--top", type=click.IntRange(min=1), default=1, show_default=True, help="Likeliest classes to print for each sample.")
 @click.option("--bake", is_flag=True, help="Make the weights constants first: pays for itself over some hundred batches.")
+@click.option("--adapter", type=click.Path(path_type=Path), help="Safetensors file of LoRA factors to predict with.")
 @click.option("--adapt", is_flag=True, help="Make the classifier again when the distribution has moved, and save it at the end.")
 @THREADS
 @PROVIDERS
@@ -126,8 +128,10 @@ def predict(**options: Any) -> None:
     JSON lines on standard input. A line is printed as soon as it is known: before a bad sample the lines of good ones may stand.
     """
     request = PredictRequest(**options)
-    if _is_trained(request.directory) and (request.bake or request.adapt):
-        raise click.UsageError("--bake and --adapt are for what `edge personalize` made")
+    if _is_trained(request.directory) and (request.bake or request.adapt or request.adapter):
+        raise click.UsageError("--bake, --adapt and --adapter are for what `edge personalize` made")
+    if request.adapt and request.adapter:
+        raise click.UsageError("--adapt makes the classifier again and would lose the --adapter")
     if request.bundle is not None and request.trusted is None:
         raise click.UsageError("--bundle needs --trusted")
     missing = [str(path) for path in request.samples if path != STANDARD_INPUT and not path.exists()]
@@ -150,6 +154,8 @@ def _predict(request: PredictRequest, bundle: Bundle) -> None:
         classifier = TrainedClassifier.open(folder, bundle)
     else:
         classifier = Classifier.open(folder, bundle, bake=request.bake) if adaptive is None else adaptive.classifier
+        if request.adapter is not None:
+            classifier.use_adapter(request.adapter)
     for path in request.samples:
         for names, samples in _with_progress(_batches(path, bundle)):
             found = (classifier if adaptive is None else adaptive.classifier).top_k(samples, request.top)

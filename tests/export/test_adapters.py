@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,17 +12,23 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from click.testing import CliRunner
 
-from edge_runtime.adapters import Adapter, make_adapter
+from edge_runtime import Bundle
+from edge_runtime.adapters import Adapter, make_adapter, save_adapter
 from edge_runtime.sessions import open_session
 from export.adapters import write_onnx_adapter
-from export.bundling import export_parts
+from export.bundling import Origin, Release, bundle_from_parts, export_parts
+from fedtailor import main
+from protocol.bundle import write_bundle
 from protocol.errors import IncompatibleVersionError, InputError, UnsafeGraphError
-from protocol.manifest import GraphSpec
+from protocol.keys import PrivateKey
+from protocol.manifest import GraphSpec, MethodEntry
 from protocol.onnx_graph import check_graph
 from tests.export.exported import exported_lora, lora_factors, lora_part, lora_spec
 from tests.source_tree import modules, tree_of
 from trainer.lora_inputs import LoraInputs
+from trainer.methods.base import Task
 
 SAMPLES = np.random.default_rng(1).standard_normal((5, 6)).astype(np.float32)
 needs_adapters = pytest.mark.skipif(not hasattr(onnxruntime, "AdapterFormat"), reason="this ONNX Runtime has no adapter files")
@@ -135,3 +143,75 @@ def test_an_adapter_file_that_cannot_work_is_not_written(
 def test_a_model_without_factors_has_no_factor_inputs() -> None:
     with pytest.raises(InputError, match="no LoRA factors"):
         LoraInputs(torch.nn.Linear(2, 2))
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a bundle whose classifier takes factors, release.pub, and what `edge personalize` made."""
+    root, key = tmp_path_factory.mktemp("lora"), PrivateKey(bytes([4] * 32))
+    task = Task((6,), "float32", -1.0, 1.0, ("a", "b", "c"))
+    origin = Origin(MethodEntry("fedavg", {}, ()), task, None, 1_700_000_000, {})
+    content, files = bundle_from_parts((lora_part()[0],), origin, Release("lora"))
+    write_bundle(root / "bundle", content, {**files, "README.md": b"untrained"}, key)
+    key.public.save(root / "release.pub")
+    Bundle.open(root / "bundle", key.public).personalize(SAMPLES).save(root / "mine")
+    np.save(root / "samples.npy", SAMPLES)
+    return root
+
+
+@pytest.mark.parametrize("bake", [False, True])
+def test_a_classifier_changes_its_factors_on_the_same_session(release: Path, spec: GraphSpec, tmp_path: Path, bake: bool) -> None:
+    classifier = Bundle.open(release / "bundle", release / "release.pub").personalize(SAMPLES, bake=bake)
+    session = classifier._session
+    np.testing.assert_allclose(classifier.logits(SAMPLES), expected(None), atol=1e-5)
+    for rank in (2, 5):
+        adapter = some_adapter(spec, rank)
+        save_adapter(tmp_path / "mine.safetensors", adapter)
+        for given in (adapter, tmp_path / "mine.safetensors"):
+            classifier.use_adapter(given)
+            np.testing.assert_allclose(classifier.logits(SAMPLES), expected(adapter), rtol=1e-4, atol=1e-4)
+    before = classifier.logits(SAMPLES)
+    with pytest.raises(InputError, match="which is missing"):
+        classifier.use_adapter(Adapter({"0.lora_A": np.ones((2, 6), np.float32)}, 2))
+    np.testing.assert_array_equal(classifier.logits(SAMPLES), before)
+    classifier.use_adapter(None)
+    np.testing.assert_allclose(classifier.logits(SAMPLES), expected(None), atol=1e-5)
+    assert classifier._session is session
+
+
+def test_a_prediction_sees_one_adapter_and_never_a_mixture(release: Path, spec: GraphSpec) -> None:
+    classifier = Bundle.open(release / "bundle", release / "release.pub").personalize(SAMPLES)
+    adapters = [some_adapter(spec, rank) for rank in (2, 3)]
+    allowed = []
+    for adapter in adapters:
+        classifier.use_adapter(adapter)
+        allowed.append(classifier.logits(SAMPLES))
+    done = threading.Event()
+
+    def swap() -> None:
+        while not done.is_set():
+            for adapter in adapters:
+                classifier.use_adapter(adapter)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        seen = [classifier.logits(SAMPLES) for _ in range(500)]
+    finally:
+        done.set()
+        thread.join()
+    which = [[np.array_equal(each, one) for one in allowed] for each in seen]
+    assert all(any(row) for row in which)
+
+
+def test_the_command_takes_an_adapter(release: Path, spec: GraphSpec, tmp_path: Path) -> None:
+    adapter = some_adapter(spec, 3)
+    save_adapter(tmp_path / "mine.safetensors", adapter)
+    words = ["edge", "predict", str(release / "mine"), str(release / "samples.npy")]
+    plain, adapted = (CliRunner().invoke(main, [*words, *more]) for more in ([], ["--adapter", str(tmp_path / "mine.safetensors")]))
+    for result, logits in ((plain, expected(None)), (adapted, expected(adapter))):
+        assert [json.loads(line)["label"] for line in result.stdout.splitlines()] == ["abc"[place] for place in logits.argmax(axis=1)]
+    assert plain.stdout != adapted.stdout
+    (tmp_path / "mine.safetensors").write_bytes(b"nonsense")
+    refused = CliRunner().invoke(main, [*words, "--adapter", str(tmp_path / "mine.safetensors")])
+    assert (refused.exit_code, refused.stdout) == (InputError.exit_code, "")
