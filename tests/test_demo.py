@@ -63,6 +63,7 @@ def test_a_short_form_of_the_reference_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_digits_demo_gains_over_seeds(tmp_path: Path) -> None:
     """Two of the five seeds that are reported in the results."""

@@ -45,7 +45,6 @@ def test_every_snippet_runs_in_order(tmp_path: Path) -> None:
                 run(["bash", "-euc", line], tmp_path)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_make_demo_runs_as_printed() -> None:
     assert "make demo" in README

@@ -61,6 +61,7 @@ def test_one_client_ends_where_a_plain_loop_ends() -> None:
         torch.testing.assert_close(weight.detach(), tensor[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_figures_as_json() -> None:
     command = [
         sys.executable,
