@@ -36,6 +36,8 @@ def fold_scale(model: onnx.ModelProto) -> None:
                 if name == product.output[0]:
                     node.input[place] = unscaled
         graph.node.remove(product)
+        if readers[scale] == 1:
+            graph.initializer.remove(constants[scale])
 
 
 def _is_number(tensor: onnx.TensorProto) -> bool:
