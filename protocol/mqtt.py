@@ -200,7 +200,8 @@ class Connection:
                 protocol = next(protocols)
             lasted = time.monotonic() - began
             # Two clients of one name push each other out at once: a short life is no reason to hurry.
-            wait = FIRST_WAIT_SECONDS if was_ready and lasted > STABLE_SECONDS else min(2 * wait, LONGEST_WAIT_SECONDS)
+            longest = 2.0 if was_ready else LONGEST_WAIT_SECONDS
+            wait = FIRST_WAIT_SECONDS if was_ready and lasted > STABLE_SECONDS else min(2 * wait, longest)
             self._closing.wait(random.uniform(0, wait))  # noqa: S311  # full jitter spreads a fleet; it is no secret
 
     def _live_once(self, protocol: MQTTProtocolVersion) -> bool:
