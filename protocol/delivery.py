@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from protocol.inflow import Inflow
 from protocol.keys import PrivateKey
 from protocol.message_checks import MAXIMUM_REASON, TRANSIENT, ReasonCode
 from protocol.messages import Cancel, ChannelHead, Done, Fail, GlobalPrototypes, Message, Offer, Presence, Receipt, RoundResult, Want
-from protocol.outbox import Outbox, Place, Waiting
+from protocol.outbox import Draft, Outbox, Place, Waiting
 from protocol.outflow import Outflow, Sent
 from protocol.port import Port
 from protocol.postman import Postman
@@ -48,6 +48,7 @@ OF_THE_MOMENT = frozenset(
 )
 TICK_SECONDS = 0.02  # resolution of everything that is due; with hundreds of transfers a look at all of them takes time
 RECONNECT_SECONDS = 0.1
+TURN_SECONDS = 0.25  # until a large message that waits for others to be done is looked at again
 LOGGER = logging.getLogger(__name__)
 Verdict = tuple[ReasonCode, str]
 
@@ -115,13 +116,22 @@ class Deliverer:
             OversizeMessageError: Larger than a transfer of a message may be.
             OutboxFullError: There is no room for it.
         """
+        return self.send_all([(message, peer)], expires=expires, droppable=droppable)[0]
+
+    def send_all(self, messages: Sequence[tuple[Message, str]], *, expires: float, droppable: bool = False) -> list[Place]:
+        """Make messages with their peers durable at once, in the time that one takes.
+
+        Raises:
+            OversizeMessageError: One is larger than a transfer of a message may be; none is kept.
+            OutboxFullError: There is no room for all; none is kept.
+        """
         times = (self.clock(), expires)
 
-        def sealed(place: Place) -> bytes:
-            return self._postman.seal(message, place, times, MAXIMUM_SEALED_BYTES)
+        def draft(message: Message, peer: str) -> Draft:
+            return Draft(lambda place: self._postman.seal(message, place, times, MAXIMUM_SEALED_BYTES), peer, message.KIND)
 
         self._next_tick = self.timer()
-        return self.outbox.put(sealed, peer=peer, kind=message.KIND, expires=expires, droppable=droppable)
+        return self.outbox.put_all([draft(*pair) for pair in messages], expires=expires, droppable=droppable)
 
     def post(self, message: Message, topic: str, *, lifetime: float, retain: bool = False) -> bool:
         """Send a message of the moment once, and tell whether the broker took it."""
@@ -196,18 +206,19 @@ class Deliverer:
 
     def _attempt(self, waiting: Waiting, now: float) -> None:
         """Send a waiting message, or offer it when it is too large for one payload."""
-        self._resending.tried(waiting.place, now)
-        payload = self.outbox.payload(waiting.place)
-        if len(payload) <= min(MAXIMUM_MESSAGE_BYTES, self.port.maximum_payload):
-            self._postman.hand_over(self.routes.topic_to(waiting.peer), payload)
-            return
-        source = BytesSource(payload)
-        if not self._transfers.outflow.is_open(waiting.peer, source.transfer):
-            deadline = now + waiting.expires - self.clock()
-            outflow = self._transfers.outflow
-            self._transfers.take_out(
-                outflow.press(waiting.peer, source, expires=waiting.expires, deadline=deadline, tag=waiting.place, now=now)
-            )
+        outflow = self._transfers.outflow
+        if waiting.size <= min(MAXIMUM_MESSAGE_BYTES, self.port.maximum_payload):
+            self._resending.tried(waiting.place, now)
+            self._postman.hand_over(self.routes.topic_to(waiting.peer), self.outbox.payload(waiting.place))
+        elif outflow.is_pressed(waiting.place):
+            self._resending.tried(waiting.place, now)  # the transfer repeats its offer by itself
+        elif not outflow.has_room(waiting.peer):
+            self._resending.postpone(waiting.place, now + TURN_SECONDS)
+        else:
+            self._resending.tried(waiting.place, now)
+            source, deadline = BytesSource(self.outbox.payload(waiting.place)), now + waiting.expires - self.clock()
+            said = outflow.press(waiting.peer, source, expires=waiting.expires, deadline=deadline, tag=waiting.place, now=now)
+            self._transfers.take_out(said)
 
     def _take(self, topic: str, payload: bytes) -> None:
         """Take one payload from the wire; whatever is wrong with it, delivery goes on."""
