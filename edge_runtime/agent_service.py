@@ -7,6 +7,7 @@ connection or the next process goes on from there.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -88,6 +89,8 @@ class FederationAgent:
         executor: Where work is done.
         on_bundle: Told the bundle in use, at the start and when it changes.
         clock: Seconds since 1970, UTC.
+        timer: Seconds of a clock that never goes back.
+        draw: Random numbers from 0 to 1, for the waits of delivery.
     """
 
     identity: AgentIdentity
@@ -100,6 +103,8 @@ class FederationAgent:
     executor: Executor
     on_bundle: Callable[[Bundle], None] = lambda _: None
     clock: Callable[[], float] = time.time
+    timer: Callable[[], float] = time.monotonic
+    draw: Callable[[], float] = random.random
     counts: AgentCounts = field(default_factory=AgentCounts)
 
     def __post_init__(self) -> None:
@@ -146,8 +151,9 @@ class FederationAgent:
         limits = TransferLimits(largest=LARGEST_BUNDLE_BYTES, bytes_per_hour=4 * LARGEST_BUNDLE_BYTES)
         inbox, routes = self.memory.inbox, self._routes
         self._deliverer = Deliverer(
-            self.port, self.outbox, inbox, who.key, address, expectation, routes, self.folder, limits, clock=self.clock
-        )
+            self.port, self.outbox, inbox, who.key, address, expectation, routes, self.folder, limits,
+            clock=self.clock, timer=self.timer, draw=self.draw,
+        )  # fmt: skip
         self._fetching.clear()
         self._next_presence = 0.0
         if bundle is not None:
