@@ -193,12 +193,15 @@ class RoundsService:
             self.broadcast.result(further, topics.prototypes)
 
     def _publish_again(self) -> None:
-        """Say the latest result once more after a start."""
+        """Say the latest result once more after a start, and let devices fetch what they begin with."""
         current = self.rounds.current
         if current is not None and current.result is not None:
             self._publish(current)
         elif current is not None and (before := self.rounds.journal.round(current.number - 1)) is not None:
             self._publish(before)
+        if current is not None and current.is_open:
+            for device in current.awaited:  # one that took its task asks for the state alone
+                self._serve(self.rounds.downlink(device)[0], current)
 
     def _serve(self, digest: str, current: OpenRound) -> None:
         """Let devices fetch what they begin with."""
