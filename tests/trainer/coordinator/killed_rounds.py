@@ -20,8 +20,8 @@ from typing import Any
 
 from edge_runtime.bundle import Bundle
 from tests.edge_runtime.faults import FaultyDisk
-from tests.protocol.sqlite_faults import KillingWrites
 from tests.protocol.lossy import CALM
+from tests.protocol.sqlite_faults import KillingWrites
 from tests.trainer.coordinator.bench import DEVICES, START, envelope, rounds_in, update_of
 from tests.trainer.coordinator.memory_federation import MemoryFederation
 
@@ -71,7 +71,7 @@ def child(work: Callable[[], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
 def live_with_agents(folder: Path, told: int) -> dict[str, Any]:
     """Hold both rounds with the service and real agents, whose files are in the same process."""
     began = time.perf_counter()
-    federation = MemoryFederation(folder, Bundle.open(*BUNDLE), 0, CALM)
+    federation = MemoryFederation(folder, Bundle.open(BUNDLE[0], BUNDLE[1]), 0, CALM)
     first = time.perf_counter() - began
     assert federation.run(120), federation.rounds.current
     counted = {str(number): [update.device for update in federation.rounds.journal.updates(number)] for number in ROUNDS}

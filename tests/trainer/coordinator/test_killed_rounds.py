@@ -35,7 +35,9 @@ def check(found: list[dict[str, Any]], undisturbed: str) -> None:
         assert life["digest"] == undisturbed, life
         assert life["counted"] == {"7": sorted(DEVICES), "8": sorted(DEVICES)}, life
         assert all(line.endswith("accepted") for line in life["told"]), life
-        assert not [name for name in life["files"] if "/." in name], life
+        assert not [name for name in life["files"] if "/." in name and "/.boot." not in name], (
+            life
+        )  # a boot counter that was not finished is written anew
     worst, totals = max(life["seconds"] for life in found), {life["where"]: life["of"] for life in found}
     sys.stderr.write(f"killed {len(found)} times at writes of {sum(totals.values())}, slowest recovery {worst:.2f} s\n")
     assert worst < RECOVERY_SECONDS
