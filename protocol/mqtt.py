@@ -24,7 +24,7 @@ from protocol.envelope import MAXIMUM_MESSAGE_BYTES
 from protocol.errors import BrokerUnreachableError, ConnectionLostError, DeadlineError, OversizeMessageError, TransportError
 
 PROTOCOLS = (MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311)
-QUEUE_LENGTH = 1024
+QUEUE_LENGTH = 16_384
 KEEPALIVE_SECONDS = 60
 ATTEMPT_SECONDS = 5.0
 FIRST_WAIT_SECONDS = 0.2
