@@ -123,6 +123,7 @@ def measure(root: Path, devices: int, processes: int, rounds: int, deadline: flo
         "lost": devices * rounds - sum(row["counted"] for row in summary["rounds"]),
         "told_accepted": fleet_summary["accepted"],
         "refused": summary["refused"],
+        "dropped": summary["dropped"],
         "p50_seconds": float(np.percentile(seconds, 50)),
         "p95_seconds": float(np.percentile(seconds, 95)),
         "first_seconds": seconds[0],

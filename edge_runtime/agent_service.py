@@ -7,6 +7,7 @@ connection or the next process goes on from there.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -30,6 +31,7 @@ from protocol.topics import COORDINATOR, DeviceRoutes, Topics
 from protocol.transfer_limits import TransferLimits
 
 PRESENCE_SECONDS = 30.0
+FIRST_PRESENCE_SECONDS = 2.0
 PRESENCE_LIFETIME_SECONDS = 90.0
 BUNDLE_PATIENCE_SECONDS = 86_400.0
 BUSY_SECONDS = 0.05  # how often finished work is looked for
@@ -87,6 +89,8 @@ class FederationAgent:
         executor: Where work is done.
         on_bundle: Told the bundle in use, at the start and when it changes.
         clock: Seconds since 1970, UTC.
+        timer: Seconds of a clock that never goes back.
+        draw: Random numbers from 0 to 1, for the waits of delivery.
     """
 
     identity: AgentIdentity
@@ -99,13 +103,15 @@ class FederationAgent:
     executor: Executor
     on_bundle: Callable[[Bundle], None] = lambda _: None
     clock: Callable[[], float] = time.time
+    timer: Callable[[], float] = time.monotonic
+    draw: Callable[[], float] = random.random
     counts: AgentCounts = field(default_factory=AgentCounts)
 
     def __post_init__(self) -> None:
         """Open the bundle in use, and take up what an earlier process left."""
         self.topics = Topics(self.identity.federation)
         self._routes = DeviceRoutes(self.topics, self.identity.device)
-        self._connections, self._next_presence = -1, 0.0
+        self._connections, self._next_presence, self._presence_wait = -1, 0.0, FIRST_PRESENCE_SECONDS
         self._head: ChannelHead | None = None
         self._refused_until: dict[str, float] = {}
         self._work: Work | None = None
@@ -145,8 +151,9 @@ class FederationAgent:
         limits = TransferLimits(largest=LARGEST_BUNDLE_BYTES, bytes_per_hour=4 * LARGEST_BUNDLE_BYTES)
         inbox, routes = self.memory.inbox, self._routes
         self._deliverer = Deliverer(
-            self.port, self.outbox, inbox, who.key, address, expectation, routes, self.folder, limits, clock=self.clock
-        )
+            self.port, self.outbox, inbox, who.key, address, expectation, routes, self.folder, limits,
+            clock=self.clock, timer=self.timer, draw=self.draw,
+        )  # fmt: skip
         self._fetching.clear()
         self._next_presence = 0.0
         if bundle is not None:
@@ -167,10 +174,12 @@ class FederationAgent:
     def _be_present(self) -> None:
         """Say that this device is there: after each connection, and again and again, as the word expires."""
         now = self.clock()
-        if self.port.connected and (self.port.reconnects != self._connections or now >= self._next_presence):
-            self._connections = self.port.reconnects
-            if self._say_presence("online", "training" if self._running is not None else "ready"):
-                self._next_presence = now + PRESENCE_SECONDS
+        if self.port.reconnects != self._connections or self._next_presence == 0.0:
+            self._connections, self._presence_wait, self._next_presence = self.port.reconnects, FIRST_PRESENCE_SECONDS, now
+        if self.port.connected and now >= self._next_presence:
+            self._say_presence("online", "training" if self._running is not None else "ready")
+            self._next_presence = now + self._presence_wait
+            self._presence_wait = min(2 * self._presence_wait, PRESENCE_SECONDS)  # the first word may have been lost
 
     def _say_presence(self, status: str, state: str) -> bool:
         """Publish this device's presence."""

@@ -25,7 +25,7 @@ LENGTH_BYTES = 4
 MAXIMUM_MESSAGE_BYTES = 32 * 1024  # in one payload
 MAXIMUM_SEALED_BYTES = 64 * 1024 * 1024  # by a transfer
 MAXIMUM_HEADER_BYTES = 16 * 1024
-MAXIMUM_LARGE_HEADER_BYTES = 1024 * 1024  # of a payload beyond MAXIMUM_MESSAGE_BYTES: thousands of names and shapes
+MAXIMUM_LARGE_HEADER_BYTES = 256 * 1024  # of a payload beyond MAXIMUM_MESSAGE_BYTES: thousands of names and shapes
 CLOCK_TOLERANCE_SECONDS = 300.0
 MILLISECONDS = 3  # decimal places of a time; more would cost bytes and say nothing
 # NaN must reach the checks of the messages themselves, which name it; magnitudes are checked there too.

@@ -24,7 +24,7 @@ from protocol.envelope import MAXIMUM_MESSAGE_BYTES
 from protocol.errors import BrokerUnreachableError, ConnectionLostError, DeadlineError, OversizeMessageError, TransportError
 
 PROTOCOLS = (MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311)
-QUEUE_LENGTH = 1024
+QUEUE_LENGTH = 16_384
 KEEPALIVE_SECONDS = 60
 ATTEMPT_SECONDS = 5.0
 FIRST_WAIT_SECONDS = 0.2
@@ -200,7 +200,8 @@ class Connection:
                 protocol = next(protocols)
             lasted = time.monotonic() - began
             # Two clients of one name push each other out at once: a short life is no reason to hurry.
-            wait = FIRST_WAIT_SECONDS if was_ready and lasted > STABLE_SECONDS else min(2 * wait, LONGEST_WAIT_SECONDS)
+            longest = 2.0 if was_ready else LONGEST_WAIT_SECONDS
+            wait = FIRST_WAIT_SECONDS if was_ready and lasted > STABLE_SECONDS else min(2 * wait, longest)
             self._closing.wait(random.uniform(0, wait))  # noqa: S311  # full jitter spreads a fleet; it is no secret
 
     def _live_once(self, protocol: MQTTProtocolVersion) -> bool:

@@ -5,7 +5,7 @@ Every number is used once, whatever crashes: a message and its number become dur
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,21 @@ class Waiting:
     droppable: bool
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A message before it has a name.
+
+    Attributes:
+        seal: Gives the payload for a place; called once, before anything is written.
+        peer: Who it is for.
+        kind: Kind of the message.
+    """
+
+    seal: Callable[[Place], bytes]
+    peer: str
+    kind: str
+
+
 class Outbox:
     """A durable queue of sealed messages.
 
@@ -98,18 +113,31 @@ class Outbox:
         Raises:
             OutboxFullError: There is no room.
         """
+        return self.put_all([Draft(seal, peer, kind)], expires=expires, droppable=droppable)[0]
+
+    def put_all(self, drafts: Sequence[Draft], *, expires: float, droppable: bool = False) -> list[Place]:
+        """Make messages durable under the next numbers, in one transaction: all of them, or none.
+
+        Raises:
+            OutboxFullError: There is no room for all.
+        """
         with transaction(self._database):
-            self._database.execute("UPDATE sender SET last = last + 1")
-            sequence: int = self._database.execute("SELECT last FROM sender").fetchone()[0]
-            payload = seal(Place(self.boot, sequence))
-            dropped = self._make_room(len(payload))
+            last: int = self._database.execute("SELECT last FROM sender").fetchone()[0]
+            places = [Place(self.boot, last + number) for number in range(1, len(drafts) + 1)]
+            payloads = [draft.seal(place) for draft, place in zip(drafts, places, strict=True)]
+            dropped = self._make_room(len(payloads), sum(map(len, payloads)))
+            rows = [
+                (place.sequence, draft.peer, draft.kind, payload, expires, droppable)
+                for draft, place, payload in zip(drafts, places, payloads, strict=True)
+            ]
+            self._database.execute("UPDATE sender SET last = ?", (last + len(rows),))
             self._database.executemany("DELETE FROM messages WHERE sequence = ?", [(number,) for number in dropped])
-            row = (sequence, peer, kind, payload, expires, droppable)
-            self._database.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._database.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", rows)
         for number in dropped:
             del self._waiting[number]
-        self._waiting[sequence] = self._waiting_of(sequence, peer, kind, len(payload), expires, droppable)
-        return Place(self.boot, sequence)
+        for sequence, peer, kind, payload, *_ in rows:
+            self._waiting[sequence] = self._waiting_of(sequence, peer, kind, len(payload), expires, droppable)
+        return places
 
     def pending(self, now: float) -> list[Waiting]:
         """Return what may be sent, the oldest first: not expired, and not too far above its peer's oldest for the peer's window."""
@@ -154,9 +182,9 @@ class Outbox:
         """Return how many messages wait."""
         return len(self._waiting)
 
-    def _make_room(self, size: int) -> list[int]:
-        """Return the numbers of droppable messages that must go for one of a size, the oldest first."""
-        count, total = len(self._waiting) + 1, sum(entry.size for entry in self._waiting.values()) + size
+    def _make_room(self, more: int, size: int) -> list[int]:
+        """Return the numbers of droppable messages that must go for more of a size together, the oldest first."""
+        count, total = len(self._waiting) + more, sum(entry.size for entry in self._waiting.values()) + size
         dropped = []
         for number, entry in self._waiting.items():
             if count <= self._most_messages and total <= self._most_bytes:

@@ -17,6 +17,7 @@ from protocol.transfer_sender import TransferSender
 from protocol.transfer_source import Source, offer_of
 
 MOST_SESSIONS_OF_A_PEER = 4
+MOST_PRESSED_ON_A_PEER = 2
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,13 @@ class Outflow:
             spoken for session in list(self._sessions.values()) for spoken in self._do(session, session.machine.resize(chunk_bytes, now))
         ]
 
-    def is_open(self, peer: str, transfer: str) -> bool:
-        """Tell whether a transfer is under way."""
-        return (peer, transfer) in self._sessions
+    def is_pressed(self, tag: object) -> bool:
+        """Tell whether a sealed message is under way."""
+        return any(session.tag == tag for session in self._sessions.values())
+
+    def has_room(self, peer: str) -> bool:
+        """Tell whether another message may be pressed on a peer: each is in memory, and a receiver takes only so many."""
+        return sum(session.peer == peer and session.tag is not None for session in self._sessions.values()) < MOST_PRESSED_ON_A_PEER
 
     def end(self, tag: object) -> None:
         """Forget the transfer with a tag: it was answered otherwise."""

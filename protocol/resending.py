@@ -46,6 +46,10 @@ class Resending:
         attempts = self._of(place)
         attempts.due = now + attempts.backoff.wait()
 
+    def postpone(self, place: Place, until: float) -> None:
+        """Look at a message again later; it was not tried."""
+        self._of(place).due = until
+
     def forget(self, place: Place) -> None:
         """Drop what is known of a message that was answered."""
         self._attempts.pop(place, None)

@@ -2,121 +2,99 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from collections import Counter
+import contextlib
 from pathlib import Path
 
 import pytest
 
-from protocol.database import open_database
-from protocol.inbox import SCHEMA, Inbox
-from protocol.outbox import Outbox
-from tests.source_tree import ROOT
-
-OUTBOX = """
-import sys
-from tests.protocol.sqlite_faults import KillingWrites
-from pathlib import Path
-from protocol.outbox import Outbox
-path, at = Path(sys.argv[1]), int(sys.argv[2])
-writes = KillingWrites(at)
-outbox = Outbox(path, 7)
-for number in range(4):
-    place = outbox.put(lambda place: b"%d" % place.sequence * 3000, peer="p", kind="k", expires=2e9)
-    print("put", place.sequence, flush=True)
-    if number == 2:
-        print("settling", place.sequence, flush=True)
-        outbox.settle(place)
-        print("settled", place.sequence, flush=True)
-outbox.close()
-print("calls", writes.calls, flush=True)
-"""
-JOURNAL = """
-import sys
-from tests.protocol.sqlite_faults import KillingWrites
-from pathlib import Path
 from protocol.database import open_database, transaction
 from protocol.inbox import SCHEMA, Inbox
 from protocol.messages import Receipt
-path, at = Path(sys.argv[1]), int(sys.argv[2])
-writes = KillingWrites(at)
-database = open_database(path, SCHEMA + "; CREATE TABLE IF NOT EXISTS updates (sequence INTEGER PRIMARY KEY, content BLOB)")
-inbox = Inbox(database)
-for sequence in range(1, 4):
-    if inbox.find("pi-1", 1, sequence) is None:
-        with transaction(database):
-            database.execute("INSERT INTO updates VALUES (?, ?)", (sequence, bytes(2000)))
-            inbox.record(Receipt("pi-1", 1, sequence, accepted=True, reason=""))
-    print("answered", sequence, flush=True)
-database.close()
-print("calls", writes.calls, flush=True)
+from protocol.outbox import Outbox
+from tests.protocol.forked import Ending, run_forked
+
+TABLES = SCHEMA + "; CREATE TABLE IF NOT EXISTS updates (sequence INTEGER PRIMARY KEY, content BLOB)"
+OUTBOX = """
+from tests.protocol.sqlite_faults import KillingWrites
+from protocol.outbox import Outbox
+def run(path, at):
+    writes = KillingWrites(at)
+    outbox = Outbox(path / "outbox.db", 7)
+    for number in range(4):
+        place = outbox.put(lambda place: b"%d" % place.sequence * 3000, peer="p", kind="k", expires=2e9)
+        print("put", place.sequence, flush=True)
+        if number == 2:
+            print("settling", place.sequence, flush=True)
+            outbox.settle(place)
+            print("settled", place.sequence, flush=True)
+    outbox.close()
+    print("calls", writes.calls)
+"""
+JOURNAL = """
+from tests.protocol.sqlite_faults import KillingWrites
+from tests.protocol.test_database_kills import judge_three
+def run(path, at):
+    writes = KillingWrites(at)
+    judge_three(path, lambda sequence: print("answered", sequence, flush=True))
+    print("calls", writes.calls)
 """
 
 
-def start(program: str, path: Path, at: int) -> tuple[int, list[tuple[str, int]]]:
-    """Run a program that is killed at a write, and return how it ended and what it had said."""
-    command = [sys.executable, "-c", program, str(path), str(at)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert result.returncode in (0, -signal.SIGKILL), result.stderr
-    return result.returncode, [(line.split()[0], int(line.split()[1])) for line in result.stdout.splitlines()]
+def judge_three(path: Path, tell: object = None) -> set[int]:
+    """Count three messages as a coordinator does, going on where an earlier process was, and return which are counted."""
+    with contextlib.closing(open_database(path / "journal.db", TABLES)) as database:
+        inbox = Inbox(database)
+        for sequence in range(1, 4):
+            if inbox.find("pi-1", 1, sequence) is None:
+                with transaction(database):
+                    database.execute("INSERT INTO updates VALUES (?, ?)", (sequence, bytes(2000)))
+                    inbox.record(Receipt("pi-1", 1, sequence, accepted=True, reason=""))
+            if callable(tell):
+                tell(sequence)
+        return {row[0] for row in database.execute("SELECT sequence FROM updates")}
 
 
-def writes_of(program: str, path: Path) -> int:
-    code, said = start(program, path, 0)
-    assert code == 0
-    assert said[-1][1] > 15
-    return said[-1][1]
+def points(program: str, folder: Path, thorough: bool) -> list[int]:
+    """Return the writes at which to kill: all of them, or a few."""
+    (whole,) = run_forked(program, folder, [0])
+    assert not whole.killed
+    (total,) = whole.numbers("calls")
+    assert total > 15
+    return list(range(1, total + 1, 1 if thorough else total // 6))
 
 
-def points(total: int, thorough: bool) -> range:
-    return range(1, total + 1) if thorough else range(2, total + 1, max(1, total // 5))
-
-
-def check_outbox(path: Path, at: int) -> None:
-    code, said = start(OUTBOX, path, at)
-    assert code == -signal.SIGKILL
-    done = {action: {number for word, number in said if word == action} for action in ("put", "settling", "settled")}
-    outbox = Outbox(path, 8)
+def check_outbox(ending: Ending, path: Path) -> None:
+    put, settling, settled = ending.numbers("put"), ending.numbers("settling"), ending.numbers("settled")
+    outbox = Outbox(path / "outbox.db", 8)
     waiting = {entry.place.sequence: outbox.payload(entry.place) for entry in outbox.pending(1.0)}
-    assert waiting.keys() >= done["put"] - done["settling"]
-    assert not waiting.keys() & done["settled"]
-    assert len(waiting.keys() - done["put"]) <= 1  # the one that was being put
+    assert waiting.keys() >= put - settling
+    assert not waiting.keys() & settled
+    assert len(waiting.keys() - put) <= 1  # the one that was being put
     assert all(payload == b"%d" % number * 3000 for number, payload in waiting.items())
     place = outbox.put(lambda _: b"", peer="p", kind="k", expires=2e9)
-    assert place.sequence > max(waiting.keys() | done["put"], default=0)
+    assert place.sequence > max(waiting.keys() | put, default=0)
     outbox.close()
 
 
-def test_a_process_that_starts_again_goes_on_where_the_killed_one_was(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    assert start(JOURNAL, path, writes_of(JOURNAL, tmp_path / "count.db") // 2)[0] == -signal.SIGKILL
-    assert start(JOURNAL, path, 0)[1][:3] == [("answered", number) for number in range(1, 4)]
-    database = open_database(path, SCHEMA)
-    assert Counter(row[0] for row in database.execute("SELECT sequence FROM updates")) == Counter(range(1, 4))
-    database.close()
-
-
-def check_journal(path: Path, at: int) -> None:
-    code, said = start(JOURNAL, path, at)
-    assert code == -signal.SIGKILL
-    answered = {number for word, number in said if word == "answered"}
-    database = open_database(path, SCHEMA + "; CREATE TABLE IF NOT EXISTS updates (sequence INTEGER PRIMARY KEY, content BLOB)")
-    counted = {row[0] for row in database.execute("SELECT sequence FROM updates")}
-    assert counted >= answered
-    assert len(counted - answered) <= 1  # the one whose answer was on its way out
-    assert counted == {number for number in range(1, 4) if Inbox(database).find("pi-1", 1, number) is not None}
-    database.close()
+def check_journal(ending: Ending, path: Path) -> None:
+    answered = ending.numbers("answered")
+    with contextlib.closing(open_database(path / "journal.db", TABLES)) as database:
+        counted = {row[0] for row in database.execute("SELECT sequence FROM updates")}
+        assert counted >= answered
+        assert len(counted - answered) <= 1  # the one whose answer was on its way out
+        assert counted == {number for number in range(1, 4) if Inbox(database).find("pi-1", 1, number) is not None}
+    assert judge_three(path) == {1, 2, 3}  # the next process goes on where this one was
 
 
 @pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_outbox_keeps_its_word_when_it_is_killed_at_a_write(tmp_path: Path, thorough: bool) -> None:
-    for at in points(writes_of(OUTBOX, tmp_path / "count.db"), thorough):
-        check_outbox(tmp_path / f"{at}.db", at)
+    for ending in run_forked(OUTBOX, tmp_path, points(OUTBOX, tmp_path, thorough)):
+        assert ending.killed
+        check_outbox(ending, tmp_path / str(ending.at))
 
 
 @pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_message_counts_exactly_when_it_was_answered(tmp_path: Path, thorough: bool) -> None:
-    for at in points(writes_of(JOURNAL, tmp_path / "count.db"), thorough):
-        check_journal(tmp_path / f"{at}.db", at)
+    for ending in run_forked(JOURNAL, tmp_path, points(JOURNAL, tmp_path, thorough)):
+        assert ending.killed
+        check_journal(ending, tmp_path / str(ending.at))

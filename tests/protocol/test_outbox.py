@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.database import DatabaseFileError
-from protocol.outbox import SPAN, Outbox, OutboxFullError, Place
+from protocol.outbox import SPAN, Draft, Outbox, OutboxFullError, Place
 from protocol.resending import Resending
 
 NOW = 1_800_000_000.0
@@ -182,3 +182,13 @@ def test_a_peer_that_is_away_keeps_only_its_own_waiting(tmp_path: Path) -> None:
     due = Resending(lambda: 0.5).due(pending, 16, 0.0)
     assert [waiting.peer for waiting in due] == ["away"] * 16 + ["here"] * 16
     outbox.close()
+
+
+def test_many_messages_become_durable_together_or_not_at_all(outbox: Outbox) -> None:
+    places = outbox.put_all([Draft(lambda place: b"%d" % place.sequence, f"pi-{number}", "k") for number in range(6)], expires=NOW + 1)
+    assert [place.sequence for place in places] == [1, 2, 3, 4, 5, 6]
+    assert [(waiting.peer, outbox.payload(waiting.place)) for waiting in outbox.pending(NOW)][-1] == ("pi-5", b"6")
+    with pytest.raises(OutboxFullError):
+        outbox.put_all([Draft(lambda _: b"", "pi-1", "k") for _ in range(5)], expires=NOW + 1)
+    assert len(outbox) == 6
+    assert put(outbox).sequence == 7

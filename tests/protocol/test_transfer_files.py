@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,22 +17,20 @@ from protocol.transfer_files import FileStore, MemoryStore, find_whole, stored_b
 from protocol.transfer_source import BytesSource, FileSource, offer_of
 from tests.edge_runtime.faults import FaultyDisk, SimulatedCrashError
 from tests.fuzz.machines import GROUP, small_groups
-from tests.source_tree import ROOT
+from tests.protocol.forked import run_forked
 
 CONTENT = np.random.default_rng(5).bytes(3 * GROUP + 100)
 PROGRAM = """
-import sys
-from pathlib import Path
 import pytest
 from tests.edge_runtime.faults import FaultyDisk
 from tests.fuzz.machines import small_groups
 from tests.protocol.test_transfer_files import complete, offer
 small_groups(pytest.MonkeyPatch())
-folder, at = Path(sys.argv[1]), int(sys.argv[2])
 wanted = offer()
-with FaultyDisk(at, "kill") as disk:
-    complete(folder, wanted, lambda group: print("group", group, flush=True))
-print("calls", disk.calls)
+def run(folder, at):
+    with FaultyDisk(at, "kill") as disk:
+        complete(folder, wanted, lambda group: print("group", group, flush=True))
+    print("calls", disk.calls)
 """
 
 
@@ -210,25 +205,15 @@ def test_a_disk_that_refuses_is_told_and_leaves_nothing_wrong(memory: Path, way:
     assert told > disk.calls // 2
 
 
-def kill_at(folder: Path, at: int) -> tuple[int, list[str]]:
-    command = [sys.executable, "-c", PROGRAM, str(folder), str(at)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert result.returncode in (0, -signal.SIGKILL), result.stderr
-    return result.returncode, result.stdout.split()
-
-
-@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_process_killed_at_a_call_costs_at_most_a_group(memory: Path, every: int) -> None:
-    code, said = kill_at(memory / "count", 0)
-    assert code == 0
-    for at in range(2, int(said[-1]) + 1, every):
-        folder = memory / str(at)
-        code, said = kill_at(folder, at)
-        assert code == -signal.SIGKILL
-        done = {int(word) for word in said if word.isdigit()}
+@pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_process_killed_at_a_call_costs_at_most_a_group(memory: Path, thorough: bool) -> None:
+    (total,) = run_forked(PROGRAM, memory, [0])[0].numbers("calls")
+    for ending in run_forked(PROGRAM, memory, range(1, total + 1, 1 if thorough else total // 6)):
+        assert ending.killed
+        folder = memory / str(ending.at)
         if folder.exists() and not (folder / offer().transfer).exists():
             store = FileStore(folder, offer())
-            assert done - {3} <= store.stored
+            assert ending.numbers("group") - {3} <= store.stored
             store.close()
         folder.mkdir(exist_ok=True)
         check(folder)

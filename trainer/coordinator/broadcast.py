@@ -12,7 +12,7 @@ from protocol.messages import Message
 from protocol.topics import Topics
 
 HEAD_LIFETIME_SECONDS = 86_400.0
-REPEAT_SECONDS = 3_600.0
+FIRST_REPEAT_SECONDS, LONGEST_REPEAT_SECONDS = 5.0, 300.0  # a broker may have acknowledged and lost what was said
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Offered:
 
 @dataclass
 class Broadcast:
-    """Retained messages, said again when they change, when the connection was lost, and every hour.
+    """Retained messages, said again when they change, when the connection was lost, and after ever longer waits.
 
     Args:
         deliverer: The coordinator's delivery.
@@ -53,7 +53,7 @@ class Broadcast:
         self._head: tuple[int | None, str] | None = None
         self._results: dict[str, Message] = {}
         self._unsaid: set[str] = set()
-        self._connections, self._again = self.deliverer.port.reconnects, 0.0
+        self._connections, self._again, self._wait = self.deliverer.port.reconnects, 0.0, FIRST_REPEAT_SECONDS
 
     def head(self, number: int | None, status: Literal["open", "paused", "closed"]) -> None:
         """Say which round is open."""
@@ -69,8 +69,15 @@ class Broadcast:
     def work(self) -> None:
         """Say what is to be said now."""
         now = self.clock()
-        if self.deliverer.port.reconnects != self._connections or now >= self._again:
-            self._connections, self._again = self.deliverer.port.reconnects, now + REPEAT_SECONDS
+        if self._unsaid or self.deliverer.port.reconnects != self._connections:
+            self._wait, self._again = FIRST_REPEAT_SECONDS, now + FIRST_REPEAT_SECONDS
+        elif now >= self._again:
+            self._wait = min(2 * self._wait, LONGEST_REPEAT_SECONDS)
+            self._again = now + self._wait
+        else:
+            return
+        if not self._unsaid:
+            self._connections = self.deliverer.port.reconnects
             self._unsaid |= self._results.keys() | ({self.topics.channel} if self._head is not None else set())
         for topic in sorted(self._unsaid):
             message = self._results.get(topic) or self._head_message(now)

@@ -143,19 +143,23 @@ class RoundsService:
         current = self.rounds.current
         if current is None or not current.is_open:
             return
+        tasks = []
         for device in current.awaited:
             name = (current.number, current.asked[device].attempt, device)
-            if name in self._told or current.asked[device].answer != "none":
-                continue
-            task = self.rounds.task_for(device)
-            self._serve(task.state, current)
-            try:
-                place = self.deliverer.send(task, device, expires=current.deadline)
-            except OutboxFullError as error:
-                LOGGER.warning("%s; the others are asked later", error.sentence())
-                return
-            self._tasks[place] = (current.number, device)
-            self._told.add(name)
+            if name not in self._told and current.asked[device].answer == "none":
+                task = self.rounds.task_for(device)
+                self._serve(task.state, current)
+                tasks.append((task, device))
+        if not tasks:
+            return
+        try:
+            places = self.deliverer.send_all(tasks, expires=current.deadline)
+        except OutboxFullError as error:
+            LOGGER.warning("%s; nobody can be asked", error.sentence())
+            return
+        for place, (task, device) in zip(places, tasks, strict=True):
+            self._tasks[place] = (task.round, device)
+            self._told.add((task.round, task.attempt, device))
 
     def _task_settled(self, settled: Settled) -> list[tuple[int, str, Answer]]:
         """Return round, device, and what the device said to its task."""
@@ -193,12 +197,15 @@ class RoundsService:
             self.broadcast.result(further, topics.prototypes)
 
     def _publish_again(self) -> None:
-        """Say the latest result once more after a start."""
+        """Say the latest result once more after a start, and let devices fetch what they begin with."""
         current = self.rounds.current
         if current is not None and current.result is not None:
             self._publish(current)
         elif current is not None and (before := self.rounds.journal.round(current.number - 1)) is not None:
             self._publish(before)
+        if current is not None and current.is_open:
+            for device in current.awaited:  # one that took its task asks for the state alone
+                self._serve(self.rounds.downlink(device)[0], current)
 
     def _serve(self, digest: str, current: OpenRound) -> None:
         """Let devices fetch what they begin with."""

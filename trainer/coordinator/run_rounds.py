@@ -194,4 +194,5 @@ def _summary(rounds: Rounds, connection: Connection, seconds: float) -> dict[str
         "seconds": seconds,
         "bytes_up": connection.bytes_up,
         "bytes_down": connection.bytes_down,
+        "dropped": connection.dropped,  # messages that came faster than they were read; their senders repeat them
     }
