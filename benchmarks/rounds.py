@@ -109,7 +109,10 @@ def measure(root: Path, devices: int, processes: int, rounds: int, deadline: flo
         fleet.send_signal(signal.SIGTERM)
         told, _ = fleet.communicate(timeout=60)
     finally:
-        for process in (fleet, coordinator, broker):
+        if fleet.poll() is None:
+            fleet.terminate()  # it ends its own processes
+            fleet.wait(60)
+        for process in (coordinator, broker):
             process.kill()
             process.wait()
     summary, fleet_summary = json.loads(output), json.loads(told)
@@ -142,6 +145,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=60.0)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends too
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), chosen.kilobytes)
         found = measure(Path(folder), chosen.devices, chosen.processes, chosen.rounds, chosen.deadline) | {"kilobytes": chosen.kilobytes}
