@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # before what follows
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from edge_runtime.fleet_cli import create_devices
 from export.bundling import Extras, export_run
@@ -34,6 +33,8 @@ from export.bundling import Release as BundleRelease
 from protocol.keys import PrivateKey
 from trainer.experiments import Experiment
 from trainer.training import Training
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def prepare(root: Path, kilobytes: float) -> None:
