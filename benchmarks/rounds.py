@@ -25,8 +25,7 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # before what follows
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from edge_runtime.fleet_cli import create_devices
 from export.bundling import Extras, export_run
@@ -34,6 +33,8 @@ from export.bundling import Release as BundleRelease
 from protocol.keys import PrivateKey
 from trainer.experiments import Experiment
 from trainer.training import Training
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def prepare(root: Path, kilobytes: float) -> None:
@@ -109,7 +110,10 @@ def measure(root: Path, devices: int, processes: int, rounds: int, deadline: flo
         fleet.send_signal(signal.SIGTERM)
         told, _ = fleet.communicate(timeout=60)
     finally:
-        for process in (fleet, coordinator, broker):
+        if fleet.poll() is None:
+            fleet.terminate()  # it ends its own processes
+            fleet.wait(60)
+        for process in (coordinator, broker):
             process.kill()
             process.wait()
     summary, fleet_summary = json.loads(output), json.loads(told)
@@ -142,6 +146,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=60.0)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends too
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), chosen.kilobytes)
         found = measure(Path(folder), chosen.devices, chosen.processes, chosen.rounds, chosen.deadline) | {"kilobytes": chosen.kilobytes}

@@ -36,6 +36,7 @@ class Direction:
         self.splitter = Splitter()
         self.pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self.last_due = 0.0
+        self.finished = asyncio.Event()
         self.topic_due: dict[str, float] = {}
         self.held: dict[str, deque[bytes]] = {}  # packets that wait, by topic
 
@@ -123,6 +124,7 @@ class Direction:
                 await asyncio.sleep(due - loop.time())
             await self.link.shared.open.wait()
             if not piece:
+                await self._finish()
                 return
             speed = self.link.faults.bytes_per_second
             if speed is not None:
@@ -130,6 +132,12 @@ class Direction:
                 continue
             self.writer.write(piece)
             await self.writer.drain()
+
+    async def _finish(self) -> None:
+        """Say that nothing more comes, and return when the other direction is at its end too."""
+        self.writer.write_eof()
+        self.finished.set()
+        await self.link.other(self).finished.wait()
 
     async def _write_slowly(self, data: bytes, speed: float) -> None:
         step = max(1, int(speed / 50))
