@@ -86,7 +86,7 @@ def check_last_round(federation: FederationOf, number: int, devices: list[str]) 
     assert encode_state(after) == (states / f"round-{number + 1:05d}.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "hyperfedzero"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.thorough), "hyperfedzero"])  # docs/rounds.md trains fedavg
 def test_devices_train_and_the_global_model_gets_better(federation: Make, method: str) -> None:
     """Bundles come over MQTT, devices train, predict meanwhile, and say goodbye; the state is the simulator's of the same updates."""
     found = federation(method)
