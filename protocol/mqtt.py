@@ -20,10 +20,10 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from protocol.broker_address import BrokerAddress
-from protocol.envelope import MAXIMUM_MESSAGE_BYTES
 from protocol.errors import BrokerUnreachableError, ConnectionLostError, DeadlineError, OversizeMessageError, TransportError
 
 PROTOCOLS = (MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311)
+MAXIMUM_PAYLOAD_BYTES = 256 * 1024  # of one PUBLISH: a message, or a chunk of large content
 QUEUE_LENGTH = 16_384
 KEEPALIVE_SECONDS = 60
 ATTEMPT_SECONDS = 5.0
@@ -117,9 +117,9 @@ class Connection:
             DeadlineError: The broker did not acknowledge in time.
             TransportError: The broker refused the message.
         """
-        if len(payload) > 256 * 1024:
+        if len(payload) > MAXIMUM_PAYLOAD_BYTES:
             raise OversizeMessageError(
-                "a message is too large to send", expected=f"at most {MAXIMUM_MESSAGE_BYTES} bytes", got=len(payload)
+                "a message is too large to send", expected=f"at most {MAXIMUM_PAYLOAD_BYTES} bytes", got=len(payload)
             )
         deadline = time.monotonic() + deadline_seconds
         for _ in range(MOST_LOSSES):
@@ -155,8 +155,8 @@ class Connection:
 
     def publish_nowait(self, topic: str, payload: bytes, *, deadline_seconds: float = 10.0) -> None:
         """Send one message and do not wait for the broker's answer."""
-        if len(payload) > 256 * 1024:
-            raise OversizeMessageError("a message is too large", expected=f"at most {MAXIMUM_MESSAGE_BYTES} bytes", got=len(payload))
+        if len(payload) > MAXIMUM_PAYLOAD_BYTES:
+            raise OversizeMessageError("a message is too large", expected=f"at most {MAXIMUM_PAYLOAD_BYTES} bytes", got=len(payload))
         with self._state:
             client = self._client if self._ready else None
         if client is None:
@@ -179,7 +179,7 @@ class Connection:
     @property
     def maximum_payload(self) -> int:
         """Return the most bytes of one payload."""
-        return 256 * 1024
+        return MAXIMUM_PAYLOAD_BYTES
 
     def receive(self, deadline_seconds: float) -> Received | None:
         """Return the next message, or None when none came in time."""
@@ -278,7 +278,7 @@ class Connection:
         self.bytes_down += _publish_bytes(message.topic, payload)
         # amqtt greets a new client with the retained messages that others have subscribed to.
         asked_for = any(paho.topic_matches_sub(subscription, message.topic) for subscription in self._subscriptions)
-        if len(payload) > 256 * 1024 or not asked_for:
+        if len(payload) > MAXIMUM_PAYLOAD_BYTES or not asked_for:
             self.dropped += 1
             return
         try:

@@ -16,9 +16,8 @@ import pytest
 
 from protocol.broker import EmbeddedBroker
 from protocol.broker_address import BrokerAddress, parse_broker
-from protocol.envelope import MAXIMUM_MESSAGE_BYTES
 from protocol.errors import BrokerUnreachableError, ConnectionLostError, OversizeMessageError, TransportError
-from protocol.mqtt import Connection, Received
+from protocol.mqtt import MAXIMUM_PAYLOAD_BYTES, Connection, Received
 from tests.brokers import ROOT, Broker, running
 
 pytestmark = pytest.mark.broker
@@ -69,14 +68,14 @@ def test_a_retained_message_waits_for_those_who_come_later(broker: Broker) -> No
 def test_the_largest_message_passes_and_a_larger_one_does_not(broker: Broker) -> None:
     with Connection(broker.address, "receiver", (TOPIC,)) as receiver, Connection(broker.address, "sender") as sender:
         with pytest.raises(OversizeMessageError):
-            sender.publish(TOPIC, bytes(MAXIMUM_MESSAGE_BYTES + 1))
+            sender.publish(TOPIC, bytes(MAXIMUM_PAYLOAD_BYTES + 1))
         assert sender.bytes_up == 0
         # a stranger without our limits: what it sends is dropped, and the connection lives on
-        paho_publish.single(TOPIC, bytes(MAXIMUM_MESSAGE_BYTES + 1), qos=1, hostname="127.0.0.1", port=broker.port)
-        sender.publish(TOPIC, bytes(MAXIMUM_MESSAGE_BYTES))
+        paho_publish.single(TOPIC, bytes(MAXIMUM_PAYLOAD_BYTES + 1), qos=1, hostname="127.0.0.1", port=broker.port)
+        sender.publish(TOPIC, bytes(MAXIMUM_PAYLOAD_BYTES))
         received = receiver.receive(5)
         assert received is not None
-        assert len(received.payload) == MAXIMUM_MESSAGE_BYTES
+        assert len(received.payload) == MAXIMUM_PAYLOAD_BYTES
         assert receiver.dropped >= 1
 
 

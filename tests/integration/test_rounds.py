@@ -117,6 +117,7 @@ def test_devices_train_and_the_global_model_gets_better(federation: Make, method
     assert [row["result"] for row in status["rounds"]][-1] == summary["state"]
 
 
+@pytest.mark.thorough  # test_exchange.py sends prototypes in every run
 def test_prototypes_go_through_the_same_rounds(federation: Make) -> None:
     found = federation("hyperfedzero")
     devices = [found.device(name) for name in PARTICIPANTS]
