@@ -112,17 +112,17 @@ class Classifier:
     def _scores(self, samples: Array) -> Floats:
         """Return scores (B, C) whose order is that of the classes' probabilities, of a bounded number of samples at a time."""
         accepted = self._gate.accept(samples)
-        count = len(accepted)
+        count, factors = len(accepted), self._factors  # the same for all rows, whoever changes them meanwhile
         if 0 < count <= ROWS_AT_A_TIME:
-            return self._run(accepted)
+            return self._run(accepted, factors)
         if count == 0:
             return np.empty((0, len(self._classes)), np.float32)
-        return np.concatenate([self._run(accepted[at : at + ROWS_AT_A_TIME]) for at in range(0, count, ROWS_AT_A_TIME)])
+        return np.concatenate([self._run(accepted[at : at + ROWS_AT_A_TIME], factors) for at in range(0, count, ROWS_AT_A_TIME)])
 
-    def _run(self, samples: Array) -> Floats:
+    def _run(self, samples: Array, factors: Mapping[str, Array]) -> Floats:
         """Return scores (B, C) of 1 to 256 samples."""
         weights = generate(self.bundle, self.bundle.embed(samples)) if self._each_its_own else self._fed
-        scores = self._session.run({"samples": samples, **weights, **self._factors})[0]
+        scores = self._session.run({"samples": samples, **weights, **factors})[0]
         flat = scores.ravel()
         if not math.isfinite(flat.dot(flat)) and not np.isfinite(scores).all():  # an arg max over NaN would still name a class
             raise NumericalError("the classifier gave NaN or infinity", hint="are the samples in the raw range?")

@@ -113,6 +113,8 @@ class Course:
             NumericalError: No finite loss after several restores.
         """
         index, in_a_row = ClassIndex(self.lesson.labels), 0
+        if self.lesson.judge is None:  # what an earlier call judged says nothing about this one
+            self.standing.record = replace(self.standing.record, best_loss=None, best_step=None)
         step, state = self.standing.record.step, dict(self.standing.latest)
         while not self._ended(step):
             began = time.monotonic()
@@ -166,7 +168,7 @@ class Course:
     def _keep(self, step: int, state: dict[str, Array]) -> None:
         """Make a state the last good one."""
         record, best = replace(self.standing.record, step=step), self.standing.best
-        if self.lesson.judge is not None:
+        if self.lesson.judge is not None and step % self.lesson.options.save_every == 0:  # wherever a training was stopped
             loss = self.lesson.judge(state)
             if math.isfinite(loss) and (record.best_loss is None or loss < record.best_loss):
                 record, best = replace(record, best_loss=loss, best_step=step), dict(state)
@@ -176,7 +178,10 @@ class Course:
         """Sleep as long as the share of the processor asks for after so many seconds of work."""
         share = self.lesson.options.processor_share
         if share < 1:
-            time.sleep(worked * (1 / share - 1))
+            rest = worked * (1 / share - 1)
+            seconds = self.budget.seconds
+            left = rest if seconds is None else seconds - (time.monotonic() - self.began)
+            time.sleep(max(0.0, min(rest, left)))
 
 
 def _finite(state: Mapping[str, Array]) -> bool:

@@ -71,12 +71,11 @@ class TrainingPhase:
     def batch(self, drawn: Mapping[str, Array], step: int, samples: Array, labels: NDArray[np.int64]) -> dict[str, Array]:
         """Return the batch of one of the drawn steps, of samples (N, *shape) and labels (N,)."""
         places = drawn[PLACES][step].astype(np.int64)  # (B,)
-        real = places != PADDING
-        chosen = np.where(real, places, 0)
-        batch = {name: tensor[step] for name, tensor in drawn.items() if name != PLACES}
-        batch |= {"samples": samples[chosen], "labels": labels[chosen]}
+        real = places != PADDING  # (B,); the batch is shorter by the others, which the mean over it is then too
+        batch = {name: tensor[step][real] for name, tensor in drawn.items() if name != PLACES}
+        batch |= {"samples": samples[places[real]], "labels": labels[places[real]]}
         if BATCH + "weights" in self._wanted:
-            batch["weights"] = real.astype(np.float32)
+            batch["weights"] = np.ones(int(real.sum()), np.float32)
         return batch
 
     def whole_batch(self, key: DrawKey, index: ClassIndex, samples: Array, labels: NDArray[np.int64]) -> dict[str, Array]:

@@ -18,7 +18,9 @@ from edge_runtime import Bundle
 from edge_runtime.fit_course import FitOptions
 from edge_runtime.fit_folder import RECORD_NAME
 from edge_runtime.learner import Learner
+from edge_runtime.sampling import ClassIndex, DrawKey
 from edge_runtime.trained_classifier import TrainedClassifier
+from edge_runtime.training_phase import training_phases
 from export.bundling import Extras, export_run
 from export.bundling import Release as BundleRelease
 from fedtailor import main
@@ -39,10 +41,11 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a bundle with training steps of each of three methods."""
     root = tmp_path_factory.mktemp("learner")
     KEY.public.save(root / "release.pub")
-    own = {"fedavg": LEARNING, "fedprox": LEARNING, "ditto": LEARNING}
-    for method, values in own.items():
-        run = train_run(root / f"run-{method}", method, method_settings(method, values))
-        export_run(run, root / method, BundleRelease("digits"), KEY, extras=Extras(training=True))
+    own = {"fedavg": LEARNING, "fedprox": LEARNING, "ditto": LEARNING, "epochs": LEARNING | {"local_epochs": 1, "batch_size": 64}}
+    for name, values in own.items():
+        method = "fedavg" if name == "epochs" else name
+        run = train_run(root / f"run-{name}", method, method_settings(method, values))
+        export_run(run, root / name, BundleRelease("digits"), KEY, extras=Extras(training=True))
     return {name: root / name for name in [*own, "release.pub"]}
 
 
@@ -74,11 +77,22 @@ def test_a_device_gets_better_at_its_own_data(paths: dict[str, Path], data: Data
     learner = Learner(bundle)
     rows, held = (data[0][:200], data[1][:200]), (data[0][200:], data[1][200:])
     before, loss = accuracy(bundle, learner, held), learner.loss(*held)
-    result = learner.fit(*rows, steps=200, val=held)
-    assert result.steps == 200
+    result = learner.fit(*rows, steps=192, val=held)
+    assert result.steps == 192
     assert result.validation == pytest.approx(learner.loss(*held), rel=1e-5)
     assert learner.loss(*held) < loss
     assert accuracy(bundle, learner, held) > before + 0.05
+
+
+def test_the_last_batch_of_an_epoch_is_short_and_holds_each_sample_once(paths: dict[str, Path], data: Data) -> None:
+    bundle = Bundle.open(paths["epochs"], KEY.public)
+    (phase,) = training_phases(bundle)
+    samples, labels, key = data[0][:70], data[1][:70], DrawKey(0, 0, "device")
+    drawn = phase.draw(key, ClassIndex(labels), 2)
+    batches = [phase.batch(drawn, step, samples, labels) for step in range(2)]
+    assert [len(batch["labels"]) for batch in batches] == [64, 6]
+    seen = np.concatenate([batch["samples"] for batch in batches]).reshape(70, -1)
+    assert sorted(map(bytes, seen)) == sorted(map(bytes, samples.reshape(70, -1)))
 
 
 def test_before_any_step_the_classifier_is_the_bundles(bundle: Bundle, data: Data) -> None:
@@ -94,6 +108,16 @@ def test_going_on_gives_the_same_bits_as_never_having_stopped(bundle: Bundle, da
     again = Learner(bundle, seed=5, folder=tmp_path)
     assert again.steps == 150
     assert same(whole, again)
+    held = data[0][:40], data[1][:40]
+    judged = Learner(bundle, seed=5)
+    judged.fit(*data, steps=150, val=held, options=FitOptions(save_every=10))
+    parts = Learner(bundle, seed=5)
+    for steps in (37, 71, 150):
+        parts.fit(*data, steps=steps, val=held, options=FitOptions(save_every=10))
+    assert same(judged, parts)
+    latest = parts.fit(*data, steps=250)
+    assert latest.validation is None
+    assert not same(judged, parts)  # without validation the latest state counts
     other = Learner(bundle, seed=6)
     other.fit(*data, steps=150)
     assert not same(whole, other)
@@ -102,9 +126,9 @@ def test_going_on_gives_the_same_bits_as_never_having_stopped(bundle: Bundle, da
 def test_the_best_state_by_validation_counts(bundle: Bundle, data: Data, tmp_path: Path) -> None:
     rows, held = (data[0][:200], data[1][:200]), (data[0][200:], data[1][200:])
     learner = Learner(bundle, folder=tmp_path)
-    good = learner.fit(*rows, steps=100, val=held)
+    good = learner.fit(*rows, steps=128, val=held)
     wrong = (rows[0], (rows[1] + 1) % 10)  # from here on it learns nonsense
-    worse = learner.fit(*wrong, steps=200, val=held)
+    worse = learner.fit(*wrong, steps=256, val=held)
     assert (worse.best_step, worse.validation) == (good.best_step, good.validation)
     assert learner.loss(*held) == pytest.approx(good.validation, rel=1e-6)
     assert same(Learner(bundle, folder=tmp_path), learner)
