@@ -32,6 +32,8 @@ LONGEST_WAIT_SECONDS = 60.0
 STABLE_SECONDS = 10.0
 MOST_LOSSES = 3
 FAILURE = 0x80  # reason codes from here on say no
+UNSUPPORTED_VERSION = 0x84
+UNHEARD_BEFORE_ANOTHER_VERSION = 2  # a broker that does not know a version may just hang up; one cut may be the network
 NOT_AUTHORISED = (0x86, 0x87, 0x8A)
 
 
@@ -66,13 +68,14 @@ class Connection:
         self._deadline_seconds = deadline_seconds
         self._inbox: queue.Queue[Received] = queue.Queue(QUEUE_LENGTH)
         self._state = threading.Condition()
-        self._ready = self._was_ever_ready = False
+        self._ready = self._became_ready = self._was_ever_ready = self._answered = False
         self.reconnects = 0
         self._down = threading.Event()
         self._closing = threading.Event()
         self._final_refusal = threading.Event()
         self._refusal = "no answer"
-        self._refusal_may_be_the_version = False
+        self._unheard = 0  # connections in a row that the broker closed without an answer to CONNECT
+        self._version_refused = False
         self._acknowledged: dict[tuple[paho.Client, int], int] = {}  # numbers begin anew with each client
         self._forgotten: set[tuple[paho.Client, int]] = set()
         self._client: paho.Client | None = None
@@ -191,13 +194,15 @@ class Connection:
     def _supervise(self) -> None:
         """Keep a connection until closed; runs in its own thread."""
         protocols = itertools.cycle(PROTOCOLS)
-        protocol, wait, spoken = next(protocols), FIRST_WAIT_SECONDS, False
+        protocol, wait = next(protocols), FIRST_WAIT_SECONDS
         while not self._closing.is_set() and not self._final_refusal.is_set():
             began = time.monotonic()
             was_ready = self._live_once(protocol)
-            spoken = spoken or was_ready
-            if not spoken and self._refusal_may_be_the_version:
-                protocol = next(protocols)
+            if self._version_refused or self._unheard >= UNHEARD_BEFORE_ANOTHER_VERSION:
+                protocol, self._unheard = next(protocols), 0
+                continue
+            if self._unheard:
+                continue
             lasted = time.monotonic() - began
             # Two clients of one name push each other out at once: a short life is no reason to hurry.
             longest = 2.0 if was_ready else LONGEST_WAIT_SECONDS
@@ -207,7 +212,7 @@ class Connection:
     def _live_once(self, protocol: MQTTProtocolVersion) -> bool:
         """Hold one network connection until it breaks, and tell whether it was ever ready."""
         self._down.clear()
-        self._refusal_may_be_the_version = False
+        self._version_refused = self._answered = self._became_ready = False
         try:
             client = self._make_client(protocol)
             client.connect(self.address.host, self.address.port, KEEPALIVE_SECONDS)
@@ -218,11 +223,12 @@ class Connection:
             self._client = client
             self._acknowledged.clear()
             self._forgotten.clear()
-        self._refusal_may_be_the_version = True
         client.loop_start()
         with self._state:
-            self._state.wait_for(lambda: self._ready or self._down.is_set() or self._closing.is_set(), ATTEMPT_SECONDS)
-            was_ready = self._ready
+            self._state.wait_for(lambda: self._became_ready or self._down.is_set() or self._closing.is_set(), ATTEMPT_SECONDS)
+            was_ready = self._became_ready  # even if it is over by now
+            closed_unheard = self._down.is_set() and not self._answered and not self._closing.is_set()
+            self._unheard = self._unheard + 1 if closed_unheard and not self._was_ever_ready else 0
         if was_ready and not self._closing.is_set():  # closing may have come before the event was cleared above
             self._down.wait()
         client.disconnect()
@@ -250,6 +256,8 @@ class Connection:
 
     def _on_connect(self, client: paho.Client, data: Any, flags: Any, code: Any, properties: Any) -> None:
         """Subscribe, or note why the broker refused."""
+        self._answered = True
+        self._version_refused = code.value == UNSUPPORTED_VERSION and not self._was_ever_ready
         if code.value >= FAILURE:
             self._note_refusal(code)
         elif self._subscriptions:
@@ -298,7 +306,7 @@ class Connection:
     def _note_ready(self) -> None:
         """Wake those who wait for a connection."""
         with self._state:
-            self._ready = self._was_ever_ready = True
+            self._ready = self._became_ready = self._was_ever_ready = True
             self.reconnects += 1
             self._state.notify_all()
 

@@ -36,6 +36,7 @@ class Direction:
         self.splitter = Splitter()
         self.pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self.last_due = 0.0
+        self.free_at = 0.0  # when the line has room for the next byte
         self.finished = asyncio.Event()
         self.topic_due: dict[str, float] = {}
         self.held: dict[str, deque[bytes]] = {}  # packets that wait, by topic
@@ -140,12 +141,15 @@ class Direction:
         await self.link.other(self).finished.wait()
 
     async def _write_slowly(self, data: bytes, speed: float) -> None:
-        step = max(1, int(speed / 50))
+        """Pass bytes on as they become due by the clock, so that the speed is never exceeded, however a sleep is rounded."""
+        loop, step = asyncio.get_running_loop(), max(1, int(speed / 50))
         for start in range(0, len(data), step):
             part = data[start : start + step]
+            self.free_at = max(self.free_at, loop.time()) + len(part) / speed
+            while (wait := self.free_at - loop.time()) > 0:
+                await asyncio.sleep(wait)
             self.writer.write(part)
             await self.writer.drain()
-            await asyncio.sleep(len(part) / speed)
 
 
 class Link:

@@ -101,6 +101,8 @@ class Server:
         self.links.add(link)
         try:
             await link.run((reader, writer), self.broker_port)
+        except asyncio.CancelledError:  # the proxy ends; the stream's callback would print it
+            return
         finally:
             self.links.discard(link)
 
