@@ -104,7 +104,7 @@ class Connection:
     def __post_init__(self) -> None:
         """Prepare, and connect to nobody yet."""
         self._plan = Plan(self.address, self.client_id, self.subscriptions, self.keepalive_seconds, self.will)
-        self._inbox: queue.Queue[Received] = queue.Queue(QUEUE_LENGTH)
+        self._inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
         self._state = threading.Condition()
         self._limits, self._version = Limits(), VersionChoice()
         self._closing = threading.Event()
@@ -233,13 +233,10 @@ class Connection:
         """Keep a message for ``receive``, unless it is too large, not asked for, or one too many."""
         self.bytes_down += publish_bytes(topic, payload)
         # amqtt greets a new client with the retained messages that others have subscribed to.
-        if len(payload) > MAXIMUM_PAYLOAD_BYTES or not self._asked_for(topic):
+        if len(payload) > MAXIMUM_PAYLOAD_BYTES or not self._asked_for(topic) or self._inbox.qsize() >= QUEUE_LENGTH:
             self.dropped += 1
-            return
-        try:
-            self._inbox.put_nowait(Received(topic, payload))
-        except queue.Full:
-            self.dropped += 1
+        else:
+            self._inbox.put(Received(topic, payload))
 
     def _became_ready(self) -> None:
         """Note another session that is ready."""
