@@ -18,6 +18,18 @@ EXPIRED, NOT_YET_VALID, WRONG_HOST, WRONG_ADDRESS = 10, 9, 62, 64  # OpenSSL's v
 ALERT = "ALERT"  # stands in the error of a TLS session that the other side ended
 
 
+class _Socket(ssl.SSLSocket):
+    """A socket that is closed when its handshake fails; paho would leave it open."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        """Shake hands."""
+        try:
+            super().do_handshake(block)
+        except OSError:
+            self.close()
+            raise
+
+
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
     """Return what TLS connections are made with: TLS 1.2 or later, the broker's certificate and name verified.
 
@@ -25,9 +37,8 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
         InputError: A file is missing, is not what it should be, or holds only certificates whose time is over.
         KeyFileError: The private key can be read by others, or cannot be used.
     """
-    context = ssl.create_default_context()
-    if files.authority is not None:
-        context = ssl.create_default_context(cadata=_authorities(files.authority))
+    context = ssl.create_default_context(cadata=None if files.authority is None else _authorities(files.authority))
+    context.sslsocket_class = _Socket
     if files.certificate is not None and files.key is not None:
         _check_key(files.key)
         _certificates(files.certificate)
