@@ -69,7 +69,10 @@ class Waits:
         self._known = self._known or was_ready
         bound = LOST_WAIT_SECONDS if was_ready else KNOWN_WAIT_SECONDS if self._known else LONGEST_WAIT_SECONDS
         # Two clients of one name push each other out at once: a short life is no reason to hurry.
-        self.longest = FIRST_WAIT_SECONDS if was_ready and lasted > STABLE_SECONDS else min(2 * self.longest, bound)
+        # A known broker that is away is restarting: a fleet that asks for it all the time would not help.
+        shortest = LOST_WAIT_SECONDS if self._known and not was_ready else FIRST_WAIT_SECONDS
+        brief = was_ready and lasted > STABLE_SECONDS
+        self.longest = FIRST_WAIT_SECONDS if brief else min(2 * max(shortest, self.longest), bound)
         return random.uniform(0, self.longest)  # noqa: S311  # it is no secret
 
 
