@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from protocol.broker_address import BrokerAddress, parse_broker
 from protocol.database import open_database
 from protocol.delivery import Deliverer
 from protocol.delivery_events import Fetched
 from protocol.envelope import Address, Expectation
-from protocol.errors import OversizeMessageError
+from protocol.errors import BrokerUnreachableError, OversizeMessageError
 from protocol.inbox import SCHEMA, Inbox
 from protocol.keys import PrivateKey
 from protocol.mqtt import Connection, Received
+from protocol.mqtt_limits import MAXIMUM_PAYLOAD_BYTES
+from protocol.mqtt_version import UNSUPPORTED_VERSION
 from protocol.outbox import Outbox
 from protocol.topics import COORDINATOR, CoordinatorRoutes, DeviceRoutes, Topics
 from tests.brokers import ROOT, Broker, running
@@ -90,6 +95,29 @@ def test_the_keepalive_of_the_broker_is_followed(tmp_path: Path) -> None:
     with running(broker_with(tmp_path, "max_keepalive 10")) as broker, Connection(broker.address, "a") as connection:
         assert connection._limits.keepalive == 10
         connection.publish(TOPIC, b"x")
+
+
+def test_an_older_version_is_spoken_where_only_it_is(tmp_path: Path) -> None:
+    with running(broker_with(tmp_path)) as broker:
+        connection = Connection(broker.address, "a", (TOPIC,))
+        connection._version.refused(UNSUPPORTED_VERSION)  # mosquitto 2.0 cannot be told to refuse MQTT 5
+        with connection:
+            connection.publish(TOPIC, bytes(MAXIMUM_PAYLOAD_BYTES), retain=True)
+            assert connection.receive(5) == Received(TOPIC, bytes(MAXIMUM_PAYLOAD_BYTES))
+            assert not connection._limits.heard_of
+
+
+def test_a_user_and_password_that_the_broker_knows(tmp_path: Path) -> None:
+    words, name, password = tmp_path / "passwords", "pi-17", "p@ss/word"
+    program = shutil.which("mosquitto_passwd") or pytest.skip("needs mosquitto_passwd")
+    subprocess.run([program, "-c", "-b", str(words), name, password], check=True, capture_output=True)
+    with running(Broker("mosquitto", tmp_path, f"allow_anonymous false\npassword_file {words}")) as broker:
+        address = BrokerAddress("127.0.0.1", broker.port, username=name, password=password)
+        with Connection(parse_broker(address.url), "a", (TOPIC,)) as connection:
+            connection.publish(TOPIC, b"x")
+            assert connection.receive(5) == Received(TOPIC, b"x")
+        with pytest.raises(BrokerUnreachableError, match=r"(?i)not authori"), Connection(replace(address, password="no"), "a"):
+            pass
 
 
 def test_a_slow_broker_is_no_older_broker(tmp_path: Path) -> None:
@@ -175,7 +203,8 @@ def test_fifty_connections_come_back_spread_out(tmp_path: Path) -> None:
         wait_until(lambda: not any(each.connected for each in connections))
         time.sleep(2)
         broker.start()
-        started, back = time.monotonic(), {}
+        started = time.monotonic()
+        back: dict[str, float] = {}
         while len(back) < len(connections):
             assert time.monotonic() - started < 30
             now = time.monotonic() - started
