@@ -48,7 +48,7 @@ class Limits:
         self.window = min(MOST_UNACKNOWLEDGED, max(1, getattr(properties, "ReceiveMaximum", MOST_UNACKNOWLEDGED)))
         self.quality = min(1, getattr(properties, "MaximumQoS", 1))
         self.retains = bool(getattr(properties, "RetainAvailable", 1))
-        self.keepalive = getattr(properties, "ServerKeepAlive", None)
+        self.keepalive = getattr(properties, "ServerKeepAlive", self.keepalive)  # it says nothing when asked for what it wants
 
     @property
     def payload(self) -> int:

@@ -268,7 +268,7 @@ class Session:
         with self._state:
             self._limits.told(properties if self._version == MQTT_5 else None)
             keepalive = self._limits.keepalive
-        if keepalive is not None and client.keepalive != keepalive:  # paho before 2.2 does not look at it: connect anew with it
+        if keepalive and client.keepalive > keepalive:  # paho before 2.2 does not look at it: connect anew with it
             self.refusal = "the broker wants another keepalive"
             self._ending.set()
         elif self._plan.subscriptions:
