@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -194,6 +196,19 @@ def test_a_will_is_made_anew_and_said_for_the_dead(tmp_path: Path) -> None:
         with Connection(broker.address, "orderly", will=lambda: (TOPIC, b"dead")):
             pass
         assert later.receive(0.5) is None  # who says goodbye leaves no will
+
+
+def test_descriptors_beyond_those_of_select(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("needs 2,048 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with running(broker_with(tmp_path)) as broker, (tmp_path / "file").open("w") as file, ExitStack() as stack:
+        for _ in range(1100):
+            stack.callback(os.close, os.dup(file.fileno()))
+        with Connection(broker.address, "a", (TOPIC,)) as connection:
+            connection.publish(TOPIC, b"x")
+            assert connection.receive(5) == Received(TOPIC, b"x")
 
 
 def test_fifty_connections_come_back_spread_out(tmp_path: Path) -> None:
