@@ -14,12 +14,13 @@ from typing import Any
 from edge_runtime.agent_bundles import Bundles, StoredBundles
 from edge_runtime.agent_memory import AgentMemory
 from edge_runtime.agent_service import AgentCounts, AgentIdentity, FederationAgent
+from edge_runtime.agent_will import will_of
 from edge_runtime.agent_work import DeviceWork
 from edge_runtime.bundle import Bundle
 from edge_runtime.device_data import DeviceData
 from edge_runtime.predictions import Predictions
 from edge_runtime.store import BundleStore, StoreSettings
-from protocol.broker_address import parse_broker
+from protocol.broker_address import BrokerAddress
 from protocol.errors import BrokerUnreachableError, InputError
 from protocol.freshness import next_boot
 from protocol.keys import PrivateKey, PublicKey
@@ -39,7 +40,7 @@ class AgentRequest:
 
     store: Path
     trusted: Path
-    broker: str
+    broker: BrokerAddress
     federation: str
     device: str
     key: Path
@@ -84,8 +85,7 @@ def _run(request: AgentRequest, bundles: Bundles, predictions: Predictions, stop
     boot = next_boot(request.state / "boot")
     identity = AgentIdentity(request.federation, request.device, PrivateKey.open(request.key), boot, coordinator)
     memory, outbox = AgentMemory(request.state / "agent.db"), Outbox(request.state / "outbox.db", boot)
-    address, topics = parse_broker(request.broker), Topics(request.federation)
-    subscriptions = DeviceRoutes(topics, request.device).subscriptions
+    subscriptions = DeviceRoutes(Topics(request.federation), request.device).subscriptions
     counts = AgentCounts()
     started = time.monotonic()
 
@@ -95,7 +95,8 @@ def _run(request: AgentRequest, bundles: Bundles, predictions: Predictions, stop
     once = OpenOnce(bundles, current)
     with ThreadPoolExecutor(1, thread_name_prefix="work") as executor:
         try:
-            for connection in connections(lambda: Connection(address, f"{request.federation}.{request.device}", subscriptions), stopped):
+            name, will = f"{request.federation}.{request.device}", will_of(identity, once.current)
+            for connection in connections(lambda: Connection(request.broker, name, subscriptions, will=will), stopped):
                 agent = FederationAgent(
                     identity, connection, once, memory, outbox, request.state / "incoming", work_of, executor, predictions.use
                 )

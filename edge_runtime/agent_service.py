@@ -137,10 +137,6 @@ class FederationAgent:
         self._say_presence("offline", "stopped")
         self._deliverer.close()
 
-    def farewell(self) -> Message:
-        """Return what the broker shall say when the connection is lost."""
-        return self._presence("offline", "lost")
-
     def _use(self, bundle: Bundle | None) -> None:
         """Speak about a bundle from now on, and take up the tasks that are open."""
         self.bundle = bundle

@@ -1,6 +1,6 @@
 """Many agents in one process, each with its own connection, keys and state: for tests and load, not for devices.
 
-paho waits with ``select``, which knows descriptors below 1024 only, and each connection needs three: hence the limit.
+Each connection needs three descriptors and two threads, and many systems give a process 1,024 descriptors: hence the limit.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from edge_runtime.agent_bundles import FixedBundle
 from edge_runtime.agent_memory import AgentMemory
 from edge_runtime.agent_runner import connections
 from edge_runtime.agent_service import AgentCounts, AgentIdentity, FederationAgent
+from edge_runtime.agent_will import will_of
 from edge_runtime.agent_work import STATE_LIMITS, DeviceWork, Work
 from edge_runtime.bundle import Bundle
 from edge_runtime.device_data import DeviceData
@@ -137,9 +138,8 @@ class FleetAgent:
             stack.callback(memory.close)
             outbox = Outbox(IN_MEMORY if state is None else state / "outbox.db", boot)
             stack.callback(outbox.close)
-            for connection in connections(
-                lambda: Connection(request.broker, f"{request.federation}.{device}", subscriptions), self._stopped
-            ):
+            name, will = f"{request.federation}.{device}", will_of(identity, lambda: self._bundle)
+            for connection in connections(lambda: Connection(request.broker, name, subscriptions, will=will), self._stopped):
                 agent = FederationAgent(
                     identity, connection, FixedBundle(self._bundle), memory, outbox, self._folder, self._work, self._executor
                 )

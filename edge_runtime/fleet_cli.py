@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from edge_runtime.options import TRUSTED
-from protocol.broker_address import parse_broker
+from protocol.broker_options import broker_options, broker_words
 from protocol.console import AS_JSON
 from protocol.errors import InputError, TransportError
 from protocol.keys import PrivateKey
@@ -31,7 +31,7 @@ POLL_SECONDS = 0.1
 )
 @click.option("--bundle", type=click.Path(path_type=Path), required=True, help="The bundle that all agents use.")
 @TRUSTED
-@click.option("--broker", required=True, metavar="URL", help="mqtt://host:port or mqtts://host:port.")
+@broker_options()
 @click.option("--federation", default="default", show_default=True, help="Name of the federation.")
 @click.option("--keys", type=click.Path(path_type=Path), required=True, help="Folder of <device id>.key files; each is an agent.")
 @click.option("--create", type=click.IntRange(min=1), help="Make keys of so many devices sim-0000, sim-0001, ... where they are missing.")
@@ -83,14 +83,14 @@ def _one_process(options: dict[str, Any], devices: Sequence[str], stopped: Calla
     """Be all agents here."""
     from edge_runtime.fleet import FleetRequest, run_fleet
 
-    names = ("bundle", "trusted", "federation", "keys", "data", "state")
-    request = FleetRequest(broker=parse_broker(options["broker"]), devices=tuple(devices), **{name: options[name] for name in names})
+    names = ("bundle", "trusted", "broker", "federation", "keys", "data", "state")
+    request = FleetRequest(devices=tuple(devices), **{name: options[name] for name in names})
     return run_fleet(request, stopped)
 
 
 def _many_processes(options: dict[str, Any], devices: Sequence[str], stopped: Callable[[], bool]) -> dict[str, Any]:
     """Spread the agents over processes, and add up what these say."""
-    words = ["--broker", options["broker"], "--federation", options["federation"], "--json"]
+    words = [*broker_words(options["broker"]), "--federation", options["federation"], "--json"]
     for name in ("bundle", "trusted", "keys", "data", "state"):
         words += [] if options[name] is None else [f"--{name}", str(options[name])]
     shares = [devices[place :: options["processes"]] for place in range(options["processes"])]

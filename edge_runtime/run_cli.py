@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from edge_runtime.options import TRUSTED
-from protocol.broker_address import parse_broker
+from protocol.broker_address import BrokerAddress
+from protocol.broker_options import broker_options
 from protocol.console import AS_JSON
 from protocol.errors import InputError
 from protocol.freshness import next_boot
@@ -28,7 +29,7 @@ class RunRequest:
     bundle: Path | None
     bundle_store: Path | None
     trusted: Path
-    broker: str
+    broker: BrokerAddress
     federation: str
     device: str
     key: Path
@@ -50,7 +51,7 @@ class RunRequest:
 )
 @click.option("--bundle", type=click.Path(path_type=Path), help="Exchange prototypes once with this bundle, instead.")
 @TRUSTED
-@click.option("--broker", required=True, metavar="URL", help="mqtt://host:port or mqtts://host:port.")
+@broker_options()
 @click.option("--federation", default="default", show_default=True, help="Name of the federation.")
 @click.option("--device", required=True, help="Id of this device: a-z, 0-9 and -.")
 @click.option("--key", type=click.Path(path_type=Path), required=True, help="This device's private key file.")
@@ -103,7 +104,6 @@ def _exchange(request: RunRequest) -> dict[str, Any]:
     from protocol.mqtt import Connection
 
     assert request.bundle is not None  # noqa: S101  # `run` saw to it
-    address = parse_broker(request.broker)
     check_name("device id", request.device)
     deadline = time.monotonic() + request.deadline
     bundle = Bundle.open(request.bundle, request.trusted)
@@ -113,7 +113,7 @@ def _exchange(request: RunRequest) -> dict[str, Any]:
     tailored = bundle.personalize(support).logits(query).argmax(axis=1)  # (Q,)
     identity = DeviceIdentity(request.federation, request.device, PrivateKey.open(request.key), next_boot(request.state / "boot"))
     connection = Connection(
-        address, f"{request.federation}.{request.device}", subscriptions(request.federation, request.device), request.deadline
+        request.broker, f"{request.federation}.{request.device}", subscriptions(request.federation, request.device), request.deadline
     )
     with connection:
         agent = Agent(bundle, identity, connection, deadline, request.round_number)

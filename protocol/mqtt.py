@@ -1,40 +1,44 @@
-"""The one module that touches paho-mqtt: a connection that comes back, with a deadline on every wait.
+"""A connection to a broker that comes back, with a deadline on every wait.
 
-What paho leaves to its user is done here. A supervising thread connects again after every loss, waiting with full
-jitter; subscriptions are made anew each time; publishing happens only while connected, at QoS 1, and reads the broker's
-reason code; callbacks only note things and never raise. MQTT 5 is tried first, then 3.1.1.
+A supervising thread holds one session after the other, waiting with full jitter in between, and ends one whose thread
+hangs; subscriptions are made anew each time; publishing happens only while connected, at QoS 1, within the broker's
+window and limits, and reads its reason code.
 """
 
 from __future__ import annotations
 
-import itertools
 import queue
 import random
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
 from types import TracebackType
-from typing import Any
-
-import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from protocol.broker_address import BrokerAddress
-from protocol.errors import BrokerUnreachableError, ConnectionLostError, DeadlineError, OversizeMessageError, TransportError
+from protocol.errors import BrokerUnreachableError, ConnectionLostError, TransportError
+from protocol.mqtt_limits import MAXIMUM_PAYLOAD_BYTES, Limits, publish_bytes
+from protocol.mqtt_session import PATIENCE, Plan, Session
+from protocol.mqtt_tls import tls_context
+from protocol.mqtt_version import VersionChoice
+from protocol.mqtt_window import FAILURE
+from protocol.topics import matches
 
-PROTOCOLS = (MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311)
-MAXIMUM_PAYLOAD_BYTES = 256 * 1024  # of one PUBLISH: a message, or a chunk of large content
+__all__ = ["MAXIMUM_PAYLOAD_BYTES", "Connection", "Received"]
+
 QUEUE_LENGTH = 16_384
 KEEPALIVE_SECONDS = 60
-ATTEMPT_SECONDS = 5.0
+ATTEMPT_SECONDS = 15.0  # to connect, be answered and subscribe
+END_SECONDS = 2.0
+DRAIN_SECONDS = 1.0
 FIRST_WAIT_SECONDS = 0.2
+LOST_WAIT_SECONDS = 2.0
+KNOWN_WAIT_SECONDS = 12.0
 LONGEST_WAIT_SECONDS = 60.0
 STABLE_SECONDS = 10.0
 MOST_LOSSES = 3
-FAILURE = 0x80  # reason codes from here on say no
-UNSUPPORTED_VERSION = 0x84
-UNHEARD_BEFORE_ANOTHER_VERSION = 2  # a broker that does not know a version may just hang up; one cut may be the network
-NOT_AUTHORISED = (0x86, 0x87, 0x8A)
+HANG_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,34 @@ class Received:
     payload: bytes
 
 
+@dataclass
+class Waits:
+    """How long to wait before the next session: full jitter spreads a fleet.
+
+    At most 2 s after a session that was ready, 12 s when an earlier one was, 60 s when none ever was.
+    """
+
+    longest: float = FIRST_WAIT_SECONDS
+    _known: bool = False
+
+    def next(self, was_ready: bool, lasted: float) -> float:
+        """Return the seconds to wait.
+
+        Args:
+            was_ready: Whether the session that ended was ever ready.
+            lasted: Seconds that it lasted.
+        """
+        self._known = self._known or was_ready
+        bound = LOST_WAIT_SECONDS if was_ready else KNOWN_WAIT_SECONDS if self._known else LONGEST_WAIT_SECONDS
+        # Two clients of one name push each other out at once: a short life is no reason to hurry.
+        # A known broker that is away is restarting: a fleet that asks for it all the time would not help.
+        shortest = LOST_WAIT_SECONDS if self._known and not was_ready else FIRST_WAIT_SECONDS
+        brief = was_ready and lasted > STABLE_SECONDS
+        self.longest = FIRST_WAIT_SECONDS if brief else min(2 * max(shortest, self.longest), bound)
+        return random.uniform(0, self.longest)  # noqa: S311  # it is no secret
+
+
+@dataclass
 class Connection:
     """A connection to a broker, open inside a ``with`` block.
 
@@ -56,133 +88,129 @@ class Connection:
         client_id: Name of this client, unique at the broker.
         subscriptions: Topic filters to receive.
         deadline_seconds: How long connecting may take.
+        will: Asked at each connecting for topic and payload of what the broker shall publish, retained, when the connection
+            is lost; None for nothing.
+        keepalive_seconds: Silence after which the broker is asked whether it is there; the broker may want less.
     """
 
-    def __init__(self, address: BrokerAddress, client_id: str, subscriptions: tuple[str, ...] = (), deadline_seconds: float = 10.0) -> None:
-        self.address = address
-        self.bytes_up = 0
-        self.bytes_down = 0
-        self.dropped = 0
-        self._client_id = client_id
-        self._subscriptions = subscriptions
-        self._deadline_seconds = deadline_seconds
-        self._inbox: queue.Queue[Received] = queue.Queue(QUEUE_LENGTH)
+    address: BrokerAddress
+    client_id: str
+    subscriptions: tuple[str, ...] = ()
+    deadline_seconds: float = 10.0
+    will: Callable[[], tuple[str, bytes] | None] = lambda: None
+    keepalive_seconds: int = KEEPALIVE_SECONDS
+    bytes_up: int = field(default=0, init=False)
+    bytes_down: int = field(default=0, init=False)
+    dropped: int = field(default=0, init=False)
+    reconnects: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare, and connect to nobody yet."""
+        self._plan = Plan(self.address, self.client_id, self.subscriptions, self.keepalive_seconds, self.will)
+        self._inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
         self._state = threading.Condition()
-        self._ready = self._became_ready = self._was_ever_ready = self._answered = False
-        self.reconnects = 0
-        self._down = threading.Event()
+        self._limits, self._version = Limits(), VersionChoice()
         self._closing = threading.Event()
-        self._final_refusal = threading.Event()
-        self._refusal = "no answer"
-        self._unheard = 0  # connections in a row that the broker closed without an answer to CONNECT
-        self._version_refused = False
-        self._acknowledged: dict[tuple[paho.Client, int], int] = {}  # numbers begin anew with each client
-        self._forgotten: set[tuple[paho.Client, int]] = set()
-        self._client: paho.Client | None = None
-        self._supervisor = threading.Thread(target=self._supervise, name=f"mqtt-{client_id}", daemon=True)
+        self._session: Session | None = None
+        self._refusal, self._hint, self._hopeless = "no answer", "", False
+        self._asked_for = lru_cache(1024)(lambda topic: any(matches(each, topic) for each in self.subscriptions))
+        self._supervisor = threading.Thread(target=self._supervise, name=f"mqtt-{self.client_id}", daemon=True)
 
     def __enter__(self) -> Connection:
         """Connect and subscribe.
 
         Raises:
             BrokerUnreachableError: The broker did not accept the connection in time.
+            InputError: The files for TLS cannot be used.
+            KeyFileError: The same of the key.
         """
+        if self.address.tls:
+            tls_context(self.address.files)  # a wrong file is found now, and not on the way
         self._supervisor.start()
         with self._state:
-            self._state.wait_for(lambda: self._ready or self._final_refusal.is_set(), self._deadline_seconds)
-            if self._ready:
+            self._state.wait_for(lambda: self.connected or self._hopeless, self.deadline_seconds)
+            if self.connected:
                 return self
-        refused = self._final_refusal.is_set()
+        hopeless = self._hopeless
         self.close()
-        if refused:
-            raise BrokerUnreachableError(f"{self.address} refuses this client", got=self._refusal, hint="look at user, password and rights")
-        what = f"no connection to {self.address} within {self._deadline_seconds:g} s"
-        raise BrokerUnreachableError(what, got=self._refusal, hint="is the broker running, and is its URL right?")
+        if hopeless:
+            raise BrokerUnreachableError(f"{self.address} refuses this client", got=self._refusal, hint=self._hint)
+        what = f"no connection to {self.address} within {self.deadline_seconds:g} s"
+        raise BrokerUnreachableError(what, got=self._refusal, hint=self._hint or "is the broker running, and is its URL right?")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Disconnect."""
         self.close()
 
     def close(self) -> None:
-        """Disconnect and end the threads."""
+        """Disconnect and end the threads; what was handed over gets a second to arrive."""
+        session = self._session
+        if session is not None:
+            session.window.drain(time.monotonic() + DRAIN_SECONDS)
         with self._state:
             self._closing.set()
-            self._down.set()
             self._state.notify_all()
-        self._supervisor.join(2 * ATTEMPT_SECONDS)
+        self._supervisor.join(2 * END_SECONDS)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False, deadline_seconds: float = 10.0) -> None:
         """Send one message and wait until the broker has it. Whether the receiver has it, only a receipt can tell.
 
         Raises:
-            OversizeMessageError: Larger than this protocol allows; nothing is sent.
+            OversizeMessageError: Larger than the broker takes, as far as is known; perhaps this message has taught it.
             ConnectionLostError: There is no connection and none came back in time, or this message breaks it each time.
             DeadlineError: The broker did not acknowledge in time.
             TransportError: The broker refused the message.
         """
-        if len(payload) > MAXIMUM_PAYLOAD_BYTES:
-            raise OversizeMessageError(
-                "a message is too large to send", expected=f"at most {MAXIMUM_PAYLOAD_BYTES} bytes", got=len(payload)
-            )
         deadline = time.monotonic() + deadline_seconds
         for _ in range(MOST_LOSSES):
-            code = self._publish_once(topic, payload, retain, deadline)
+            self._limits.check(topic, payload, retain=retain)
+            session = self._ready_session(deadline)
+            self._limits.check(topic, payload, retain=retain)  # this session may have told other limits
+            flight = session.send(topic, payload, retain=retain, deadline=deadline, awaited=True)
+            if flight is None:
+                continue
+            self._count_up(topic, payload)
+            code = session.window.wait(flight, deadline)
             if code is None:
                 continue  # the connection broke before the answer; the receiver drops what comes twice
             if code >= FAILURE:
                 reason = f"reason code 0x{code:02x}"
                 raise TransportError(f"{self.address} refused a message on {topic}", got=reason, hint="look at its access rules")
             return
+        self._limits.check(topic, payload, retain=retain)
         hint = "the broker may refuse messages of this size or on this topic"
         raise ConnectionLostError(f"the connection to {self.address} broke {MOST_LOSSES} times on one message", hint=hint)
 
-    def _publish_once(self, topic: str, payload: bytes, retain: bool, deadline: float) -> int | None:
-        """Return the broker's reason code, or None when the connection broke before it came."""
-        with self._state:
-            ready = self._state.wait_for(lambda: self._ready, max(0.0, deadline - time.monotonic()))
-            client = self._client
-        if not ready or client is None:
-            raise ConnectionLostError(f"the connection to {self.address} is lost", got=self._refusal, hint="look at the broker")
-        # Outside the lock: paho holds a lock of its own here, and the same one while it calls _on_publish.
-        number = client.publish(topic, payload, qos=1, retain=retain).mid
-        with self._state:
-            self.bytes_up += _publish_bytes(topic, payload)
-            acknowledged, key = self._acknowledged, (client, number)
-            answered = self._state.wait_for(
-                lambda: key in acknowledged or not self._ready or self._client is not client, max(0.0, deadline - time.monotonic())
-            )
-            if not answered:
-                self._forgotten.add(key)  # an answer that comes later must not answer another message
-                raise DeadlineError(f"{self.address} did not acknowledge a message", expected="an answer before the deadline")
-            return acknowledged.pop(key, None)
-
     def publish_nowait(self, topic: str, payload: bytes, *, deadline_seconds: float = 10.0) -> None:
-        """Send one message and do not wait for the broker's answer."""
-        if len(payload) > MAXIMUM_PAYLOAD_BYTES:
-            raise OversizeMessageError("a message is too large", expected=f"at most {MAXIMUM_PAYLOAD_BYTES} bytes", got=len(payload))
-        with self._state:
-            client = self._client if self._ready else None
-        if client is None:
+        """Send one message as soon as there is room in the broker's window, and do not wait for its answer.
+
+        Raises:
+            OversizeMessageError: Larger than the broker takes, as far as is known.
+            ConnectionLostError: There is no connection.
+            DeadlineError: No room came in time.
+        """
+        self._limits.check(topic, payload, retain=False)
+        session = self._session
+        deadline = time.monotonic() + deadline_seconds
+        if session is None or not session.ready or session.send(topic, payload, retain=False, deadline=deadline, awaited=False) is None:
             raise ConnectionLostError(f"the connection to {self.address} is lost", got=self._refusal)
-        number = client.publish(topic, payload, qos=1).mid
-        with self._state:
-            self.bytes_up += _publish_bytes(topic, payload)
-            self._forgotten.add((client, number))
+        self._count_up(topic, payload)
 
     @property
     def connected(self) -> bool:
         """Tell whether there is a connection now."""
-        return self._ready
+        session = self._session
+        return session is not None and session.ready
 
     @property
     def window(self) -> int:
         """Return how many messages may be unacknowledged at once."""
-        return 20
+        return self._limits.window
 
     @property
     def maximum_payload(self) -> int:
-        """Return the most bytes of one payload."""
-        return MAXIMUM_PAYLOAD_BYTES
+        """Return the most bytes of one payload that the broker takes, as far as is known."""
+        return self._limits.payload
 
     def receive(self, deadline_seconds: float) -> Received | None:
         """Return the next message, or None when none came in time."""
@@ -191,137 +219,69 @@ class Connection:
         except queue.Empty:
             return None
 
-    def _supervise(self) -> None:
-        """Keep a connection until closed; runs in its own thread."""
-        protocols = itertools.cycle(PROTOCOLS)
-        protocol, wait = next(protocols), FIRST_WAIT_SECONDS
-        while not self._closing.is_set() and not self._final_refusal.is_set():
-            began = time.monotonic()
-            was_ready = self._live_once(protocol)
-            if self._version_refused or self._unheard >= UNHEARD_BEFORE_ANOTHER_VERSION:
-                protocol, self._unheard = next(protocols), 0
-                continue
-            if self._unheard:
-                continue
-            lasted = time.monotonic() - began
-            # Two clients of one name push each other out at once: a short life is no reason to hurry.
-            longest = 2.0 if was_ready else LONGEST_WAIT_SECONDS
-            wait = FIRST_WAIT_SECONDS if was_ready and lasted > STABLE_SECONDS else min(2 * wait, longest)
-            self._closing.wait(random.uniform(0, wait))  # noqa: S311  # full jitter spreads a fleet; it is no secret
+    def _ready_session(self, deadline: float) -> Session:
+        """Return the session, once it is ready."""
+        with self._state:
+            self._state.wait_for(lambda: self.connected, max(0.0, deadline - time.monotonic()))
+            if self._session is None or not self._session.ready:
+                raise ConnectionLostError(f"the connection to {self.address} is lost", got=self._refusal, hint="look at the broker")
+            return self._session
 
-    def _live_once(self, protocol: MQTTProtocolVersion) -> bool:
-        """Hold one network connection until it breaks, and tell whether it was ever ready."""
-        self._down.clear()
-        self._version_refused = self._answered = self._became_ready = False
-        try:
-            client = self._make_client(protocol)
-            client.connect(self.address.host, self.address.port, KEEPALIVE_SECONDS)
-        except (OSError, ValueError) as error:  # ValueError: a host name that cannot be encoded, a user name that is too long
-            self._refusal = str(error)
-            return False
+    def _count_up(self, topic: str, payload: bytes) -> None:
+        """Count a packet that was handed over."""
         with self._state:
-            self._client = client
-            self._acknowledged.clear()
-            self._forgotten.clear()
-        client.loop_start()
+            self.bytes_up += publish_bytes(topic, payload)
+
+    def _deliver(self, topic: str, payload: bytes) -> None:
+        """Keep a message for ``receive``, unless it is too large, not asked for, or one too many."""
+        self.bytes_down += publish_bytes(topic, payload)
+        # amqtt greets a new client with the retained messages that others have subscribed to.
+        if len(payload) > MAXIMUM_PAYLOAD_BYTES or not self._asked_for(topic) or self._inbox.qsize() >= QUEUE_LENGTH:
+            self.dropped += 1
+        else:
+            self._inbox.put(Received(topic, payload))
+
+    def _became_ready(self) -> None:
+        """Note another session that is ready."""
+        self.reconnects += 1
+
+    def _supervise(self) -> None:
+        """Hold one session after the other until closed; runs in its own thread."""
+        waits = Waits()
+        while not self._closing.is_set() and not self._hopeless:
+            began = time.monotonic()
+            session = Session(self._plan, self._version.version, self._limits, self._state, self._deliver, self._became_ready)
+            with self._state:
+                self._session = session
+            session.start()
+            was_ready = self._watch(session)
+            session.end(END_SECONDS)
+            self._learn(session, was_ready)
+            self._closing.wait(waits.next(was_ready, time.monotonic() - began))
+
+    def _watch(self, session: Session) -> bool:
+        """Return when a session is over, closing, or hangs, and tell whether it was ever ready."""
         with self._state:
-            self._state.wait_for(lambda: self._became_ready or self._down.is_set() or self._closing.is_set(), ATTEMPT_SECONDS)
-            was_ready = self._became_ready  # even if it is over by now
-            closed_unheard = self._down.is_set() and not self._answered and not self._closing.is_set()
-            self._unheard = self._unheard + 1 if closed_unheard and not self._was_ever_ready else 0
-        if was_ready and not self._closing.is_set():  # closing may have come before the event was cleared above
-            self._down.wait()
-        client.disconnect()
-        client.loop_stop()
-        with self._state:
-            self._ready = False
+            self._state.wait_for(lambda: session.ready or session.over or self._closing.is_set(), ATTEMPT_SECONDS)
+            was_ready = session.ready
+            patience = max(HANG_CHECK_SECONDS, PATIENCE * self.keepalive_seconds)
+            while session.ready and not self._closing.is_set() and time.monotonic() - session.heartbeat < patience:
+                self._state.wait_for(lambda: session.over or self._closing.is_set(), min(patience / 3, 15.0))
         return was_ready
 
-    def _make_client(self, protocol: MQTTProtocolVersion) -> paho.Client:
-        """Return a client of paho with our callbacks."""
-        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=self._client_id, protocol=protocol, reconnect_on_failure=False)
-        client.disable_logger()  # it calls an ordinary end of a connection an error, on standard error
-        client.connect_timeout = ATTEMPT_SECONDS
-        client.suppress_exceptions = True  # an exception in a callback would end paho's thread without a word
-        if self.address.tls:
-            client.tls_set()
-        if self.address.username is not None:
-            client.username_pw_set(self.address.username, self.address.password)
-        client.on_connect = self._on_connect
-        client.on_subscribe = self._on_subscribe
-        client.on_disconnect = self._on_disconnect
-        client.on_message = self._on_message
-        client.on_publish = self._on_publish
-        return client
-
-    def _on_connect(self, client: paho.Client, data: Any, flags: Any, code: Any, properties: Any) -> None:
-        """Subscribe, or note why the broker refused."""
-        self._answered = True
-        self._version_refused = code.value == UNSUPPORTED_VERSION and not self._was_ever_ready
-        if code.value >= FAILURE:
-            self._note_refusal(code)
-        elif self._subscriptions:
-            client.subscribe([(topic, 1) for topic in self._subscriptions])
+    def _learn(self, session: Session, was_ready: bool) -> None:
+        """Note what the end of a session says about the broker."""
+        if was_ready:
+            self._version.accepted()
+            self._version.lost()
+        elif session.code is not None:
+            self._version.refused(session.code)
+        elif session.unanswered:
+            self._version.closed()
         else:
-            self._note_ready()
-
-    def _on_subscribe(self, client: paho.Client, data: Any, number: int, codes: list[Any], properties: Any) -> None:
-        """Note that messages will come, or why not."""
-        refused = [code for code in codes if code.value >= FAILURE]
-        if refused:
-            self._note_refusal(refused[0])
-        else:
-            self._note_ready()
-
-    def _on_disconnect(self, client: paho.Client, data: Any, flags: Any, code: Any, properties: Any) -> None:
-        """Note that the connection is gone."""
+            self._version.failed()
         with self._state:
-            self._ready = False
-            self._down.set()
+            self._refusal, self._hint = session.refusal, session.hint
+            # Only at the beginning: a broker that took this client once may be in the middle of a change.
+            self._hopeless = session.hopeless and self.reconnects == 0
             self._state.notify_all()
-
-    def _on_message(self, client: paho.Client, data: Any, message: paho.MQTTMessage) -> None:
-        """Keep a message for ``receive``, unless it is too large, not asked for, or one too many."""
-        payload = bytes(message.payload)
-        self.bytes_down += _publish_bytes(message.topic, payload)
-        # amqtt greets a new client with the retained messages that others have subscribed to.
-        asked_for = any(paho.topic_matches_sub(subscription, message.topic) for subscription in self._subscriptions)
-        if len(payload) > MAXIMUM_PAYLOAD_BYTES or not asked_for:
-            self.dropped += 1
-            return
-        try:
-            self._inbox.put_nowait(Received(message.topic, payload))
-        except queue.Full:
-            self.dropped += 1
-
-    def _on_publish(self, client: paho.Client, data: Any, number: int, code: Any, properties: Any) -> None:
-        """Note the broker's answer to a message."""
-        with self._state:
-            if (client, number) in self._forgotten:
-                self._forgotten.discard((client, number))
-                return
-            self._acknowledged[client, number] = code.value
-            self._state.notify_all()
-
-    def _note_ready(self) -> None:
-        """Wake those who wait for a connection."""
-        with self._state:
-            self._ready = self._became_ready = self._was_ever_ready = True
-            self.reconnects += 1
-            self._state.notify_all()
-
-    def _note_refusal(self, code: Any) -> None:
-        """Keep a refusal for the error message; at the beginning, one about rights will not change by trying again."""
-        with self._state:
-            self._refusal = f"{code} (0x{code.value:02x})"
-            if code.value in NOT_AUTHORISED and not self._was_ever_ready:
-                self._final_refusal.set()
-            self._down.set()
-            self._state.notify_all()
-
-
-def _publish_bytes(topic: str, payload: bytes) -> int:
-    """Return the size of a PUBLISH packet at QoS 1, properties aside."""
-    remaining = 2 + len(topic.encode()) + 2 + len(payload)
-    length_digits = 1 if remaining < 128 else 2 if remaining < 16384 else 3
-    return 1 + length_digits + remaining

@@ -94,6 +94,14 @@ class Topics:
         return f"{ROOT}/{self.federation}/devices/{check_name('device id', device)}/{channel}"
 
 
+def matches(pattern: str, topic: str) -> bool:
+    """Tell whether a topic filter of MQTT, with its ``+`` and ``#``, matches a topic."""
+    wanted, levels = pattern.split("/"), topic.split("/")
+    if wanted[-1] == "#":
+        wanted, levels = wanted[:-1], levels[: len(wanted) - 1]
+    return len(wanted) == len(levels) and all(each in ("+", level) for each, level in zip(wanted, levels, strict=True))
+
+
 class Routes(Protocol):
     """Which topic leads to a peer, and who may have sent on a topic."""
 

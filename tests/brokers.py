@@ -29,12 +29,16 @@ def mosquitto_path() -> str:
     return path
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
 class Broker:
     """A broker on one port that a test can stop and start again."""
 
     def __init__(self, kind: str, folder: Path, settings: str = "allow_anonymous true") -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         if kind == "amqtt":
@@ -42,6 +46,9 @@ class Broker:
             return
         configuration = folder / f"mosquitto-{self.port}.conf"
         configuration.write_text(f"listener {self.port} 127.0.0.1\npersistence false\nuser {os.environ.get('USER', 'root')}\n{settings}\n")
+        if "protocol websockets" in settings:  # with these alone, mosquitto 2.0.11 believes that it listens nowhere
+            with configuration.open("a") as file:
+                file.write(f"\nlistener {free_port()} 127.0.0.1\n")
         self.command = [mosquitto_path(), "-c", str(configuration)]
 
     @property

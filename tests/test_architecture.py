@@ -14,7 +14,7 @@ from tests.source_tree import PACKAGES, ROOT, imports_of, module_edges, modules,
 
 FORBIDDEN_ON_DEVICES = {"torch", "onnx", "onnxscript"}
 PICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
-ONLY_IN = {"paho": "protocol.mqtt", "amqtt": "protocol.broker"}
+ONLY_IN = {"paho": "protocol.mqtt_session", "amqtt": "protocol.broker"}
 OWN = {*PACKAGES, "fedtailor"}
 
 

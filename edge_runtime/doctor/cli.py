@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from edge_runtime.doctor.findings import Finding
-from protocol.broker_address import parse_broker
+from protocol.broker_address import BrokerAddress
+from protocol.broker_options import broker_options
 from protocol.errors import UnfitDeviceError
 from protocol.schema import encode
 
@@ -39,13 +40,10 @@ MARKS = {"ok": "ok", "note": "note", "failed": "FAILED", "skipped": "-"}
 @click.option(
     "--store", type=click.Path(path_type=Path), default=Path(), show_default="this folder", help="Where the bundle store will be."
 )
-@click.option("--broker", metavar="URL", help="Also try this broker: mqtt://host:port or mqtts://host:port.")
-@click.option(
-    "--broker-ca", type=click.Path(path_type=Path, exists=True), help="Certificates to believe for mqtts; the system's when left out."
-)
+@broker_options("Also try this broker: mqtt://, mqtts://, ws:// or wss://, then host:port.", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def doctor(context: click.Context, /, *, broker: str | None, broker_ca: Path | None, as_json: bool, **place: Any) -> None:
+def doctor(context: click.Context, /, *, broker: BrokerAddress | None, as_json: bool, **place: Any) -> None:
     """Say whether this device can run BUNDLE, or, without one, bundles at all.
 
     Exit code 0 when nothing failed, 42 when something did.
@@ -54,8 +52,7 @@ def doctor(context: click.Context, /, *, broker: str | None, broker_ca: Path | N
 
     if place["bundle"] is not None and place["trusted"] is None:
         raise click.UsageError("BUNDLE needs --trusted")
-    address = None if broker is None else parse_broker(broker)
-    findings = examine(Question(**place, broker=address, authority=None if broker_ca is None else str(broker_ca)))
+    findings = examine(Question(**place, broker=broker))
     failed = [finding.check for finding in findings if finding.verdict == "failed"]
     if as_json:
         click.echo(json.dumps({"fit": not failed, "failed": failed, "checks": encode(findings)}))

@@ -31,7 +31,6 @@ class Question:
         targets: Hardware groups of this device.
         store: Where a store would be.
         broker: The broker, or None.
-        authority: File of certificates to believe, or None.
     """
 
     bundle: Path | None
@@ -39,7 +38,6 @@ class Question:
     targets: tuple[str, ...]
     store: Path
     broker: BrokerAddress | None
-    authority: str | None
 
 
 def examine(question: Question) -> list[Finding]:
@@ -59,7 +57,7 @@ def examine(question: Question) -> list[Finding]:
     peak = None if report is None else report.peak_bytes
     findings += [check_memory(size, peak), check_threads(), check_disk(question.store, size), check_clock(manifest)]
     if question.broker is not None:
-        findings.append(check_broker(question.broker, question.authority))
+        findings.append(check_broker(question.broker))
     return findings
 
 

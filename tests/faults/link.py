@@ -36,7 +36,7 @@ class Direction:
         self.splitter = Splitter()
         self.pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self.last_due = 0.0
-        self.free_at = 0.0  # when the line has room for the next byte
+        self.busy_until = 0.0  # when the last byte of a slow line has left
         self.finished = asyncio.Event()
         self.topic_due: dict[str, float] = {}
         self.held: dict[str, deque[bytes]] = {}  # packets that wait, by topic
@@ -141,13 +141,13 @@ class Direction:
         await self.link.other(self).finished.wait()
 
     async def _write_slowly(self, data: bytes, speed: float) -> None:
-        """Pass bytes on as they become due by the clock, so that the speed is never exceeded, however a sleep is rounded."""
+        """Write each part only when the time that it takes is over: a sleep that ends early makes no line faster."""
         loop, step = asyncio.get_running_loop(), max(1, int(speed / 50))
         for start in range(0, len(data), step):
             part = data[start : start + step]
-            self.free_at = max(self.free_at, loop.time()) + len(part) / speed
-            while (wait := self.free_at - loop.time()) > 0:  # noqa: ASYNC110  # a clock has no event
-                await asyncio.sleep(wait)
+            self.busy_until = max(self.busy_until, loop.time()) + len(part) / speed
+            while (rest := self.busy_until - loop.time()) > 0:  # noqa: ASYNC110  # time alone ends it
+                await asyncio.sleep(rest)
             self.writer.write(part)
             await self.writer.drain()
 

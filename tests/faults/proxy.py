@@ -93,18 +93,23 @@ class Server:
     seed: int
     shared: Shared
     links: set[Link] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
     connects: list[float] = field(default_factory=list)
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connects.append(time.monotonic())
         link = Link(self.shared, f"{self.seed} {len(self.connects)}")
         self.links.add(link)
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
         try:
             await link.run((reader, writer), self.broker_port)
         except asyncio.CancelledError:  # the proxy ends; the stream's callback would print it
             return
         finally:
             self.links.discard(link)
+            self.tasks.discard(task)
 
     def do(self, request: dict[str, Any]) -> object:
         if request["do"] == "change":
@@ -126,6 +131,16 @@ class Server:
         while line := await commands.readline():
             sys.stdout.write(json.dumps(self.do(json.loads(line))) + "\n")
             sys.stdout.flush()
+        await self.end(server)
+
+    async def end(self, server: asyncio.Server) -> None:
+        """End every connection by itself: one that is cancelled makes asyncio complain on standard error."""
+        server.close()
+        self.shared.open.set()
+        for link in self.links:
+            link.end.set()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=5)
 
 
 def faults_of(content: dict[str, Any]) -> Faults:

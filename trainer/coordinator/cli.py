@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from protocol.broker_address import parse_broker
+from protocol.broker_address import BrokerAddress
+from protocol.broker_options import broker_options
 from protocol.bundle import open_bundle
 from protocol.errors import NotAllowedError
 from protocol.freshness import next_boot
@@ -38,7 +39,7 @@ class PrototypesRequest:
 
     bundle: Path
     trusted: Path
-    broker: str
+    broker: BrokerAddress
     federation: str
     key: Path
     registry: Path
@@ -55,7 +56,7 @@ class PrototypesRequest:
 @click.option(
     "--trusted", type=click.Path(path_type=Path), required=True, envvar="FEDTAILOR_TRUSTED_KEY", help="Public key file of its signer."
 )
-@click.option("--broker", required=True, metavar="URL", help="mqtt://host:port or mqtts://host:port.")
+@broker_options()
 @click.option("--federation", default="default", show_default=True, help="Name of the federation.")
 @click.option("--key", type=click.Path(path_type=Path), required=True, help="The coordinator's private key file.")
 @click.option(
@@ -88,7 +89,7 @@ def _exchange(request: PrototypesRequest) -> dict[str, Any]:
     from protocol.mqtt import Connection
     from trainer.coordinator.service import Coordinator
 
-    address, topics = parse_broker(request.broker), Topics(request.federation)
+    topics = Topics(request.federation)
     bundle = open_bundle(request.bundle, open_trusted(request.trusted))
     key, registry = PrivateKey.open(request.key), DeviceRegistry(request.registry)
     if bundle.manifest.coordinator_key != key.public.hex:
@@ -98,7 +99,7 @@ def _exchange(request: PrototypesRequest) -> dict[str, Any]:
         registry.key(device)  # a forgotten key is found now and not in the middle of the round
     awaited = len(request.participants) if request.reports is None else request.reports
     exchange = PrototypeRound(request.round_number, request.participants, len(bundle.manifest.classes), bundle.manifest.feature_dimension())
-    with Connection(address, f"{request.federation}.{COORDINATOR}", (topics.any_up,), request.deadline) as connection:
+    with Connection(request.broker, f"{request.federation}.{COORDINATOR}", (topics.any_up,), request.deadline) as connection:
         service = Coordinator(connection, topics, exchange, registry, key, next_boot(request.state / "boot"), bundle.digest)
         service.collect(lambda: not exchange.missing, time.monotonic() + request.deadline)
         published = service.publish_prototypes()

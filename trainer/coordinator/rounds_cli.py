@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from protocol.broker_options import broker_options
 from protocol.console import AS_JSON
 from protocol.errors import RunFolderError
 from trainer.coordinator.journal import HEARTBEAT, PAUSED, PRESENT, Journal, is_absent
@@ -33,7 +34,7 @@ RUN = click.option("--run", type=click.Path(path_type=Path), required=True, help
 @click.option(
     "--trusted", type=click.Path(path_type=Path), required=True, envvar="FEDTAILOR_TRUSTED_KEY", help="Public key file of its signer."
 )
-@click.option("--broker", required=True, metavar="URL", help="mqtt://host:port or mqtts://host:port.")
+@broker_options()
 @click.option("--federation", default="default", show_default=True, help="Name of the federation.")
 @click.option("--key", type=click.Path(path_type=Path), required=True, help="The coordinator's private key file.")
 @click.option(

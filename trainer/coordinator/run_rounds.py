@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from protocol.broker_address import parse_broker
+from protocol.broker_address import BrokerAddress
 from protocol.bundle import VerifiedBundle, open_bundle
 from protocol.bundle_archive import pack
 from protocol.delivery import Deliverer
@@ -54,7 +54,7 @@ class RoundsRequest:
     run: Path
     bundle: Path
     trusted: Path
-    broker: str
+    broker: BrokerAddress
     federation: str
     key: Path
     registry: Path
@@ -147,7 +147,7 @@ def _serve(
     limits = TransferLimits(bytes_per_hour=UPDATE_BYTES_PER_HOUR)
     started = time.monotonic()
     try:
-        with Connection(parse_broker(request.broker), f"{request.federation}.{COORDINATOR}", routes.subscriptions) as connection:
+        with Connection(request.broker, f"{request.federation}.{COORDINATOR}", routes.subscriptions) as connection:
             deliverer = Deliverer(connection, outbox, rounds.journal.inbox, key, address, expectation, routes, folder / "incoming", limits)
             deliverer.serve(archive, "bundle", round_number=None, expires=time.time() + 365 * 86_400.0)
             broadcast = Broadcast(deliverer, topics, offered, time.time)
