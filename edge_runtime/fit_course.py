@@ -17,7 +17,7 @@ from edge_runtime.training_phase import TrainingPhase
 from protocol.errors import InputError, NumericalError
 from protocol.tensors import Array
 
-CHUNK_STEPS = 64  # steps that are drawn at once
+CHUNK_STEPS = 64  # steps that are drawn at once, or as many more as make whole passes over the data
 MOST_RESTORES = 3  # in a row
 SLOWER = 0.5  # what the learning rate is multiplied by after a restore
 SHOWN_LOSSES = 50
@@ -143,11 +143,13 @@ class Course:
     def _step(self, index: ClassIndex, step: int, state: dict[str, Array]) -> tuple[dict[str, Array], float]:
         """Return state and loss after one step."""
         record = self.standing.record
-        wanted = (step // CHUNK_STEPS, record.restored)
+        together = self.phase.pass_steps(len(index))
+        drawn_steps = -(-CHUNK_STEPS // together) * together  # says nothing of how often a state is kept
+        wanted = (step // drawn_steps, record.restored)
         if self._chunk != wanted:
             number = wanted[0] + (record.restored << 32)  # other draws after a restore: the same would come to the same end
-            self._drawn, self._chunk = self.phase.draw(DrawKey(record.seed, number, "learner"), index, CHUNK_STEPS), wanted
-        batch = self.phase.batch(self._drawn, step % CHUNK_STEPS, self.lesson.samples, self.lesson.labels)
+            self._drawn, self._chunk = self.phase.draw(DrawKey(record.seed, number, "learner"), index, drawn_steps), wanted
+        batch = self.phase.batch(self._drawn, step % drawn_steps, self.lesson.samples, self.lesson.labels)
         context = dict(self.context)
         if RATE in context:
             context[RATE] = np.array(float(context[RATE]) * SLOWER**record.restored, context[RATE].dtype)
