@@ -58,10 +58,11 @@ class Learner:
         seed: Seed of all draws.
         context: Numbers that steps read, by name, in place of those of the bundle: ``learning_rate``.
         folder: Where the state is kept; one that lies there is gone on from.
+        data: Digest of the samples, labels and split to come, if a state in the folder from other ones is to be refused.
 
     Raises:
         BundleError: It has no training steps, or this version cannot do them.
-        InputError: The folder holds the state of another bundle, step or seed, or a damaged one; or a number that no step reads.
+        InputError: The folder holds the state of another bundle, step, seed or data, or a damaged one; or a number that no step reads.
     """
 
     def __init__(
@@ -72,13 +73,14 @@ class Learner:
         seed: int = 0,
         context: Mapping[str, float] | None = None,
         folder: Path | None = None,
+        data: str = "",
     ) -> None:
         self.bundle = bundle
         self._phase = _chosen(training_phases(bundle), phase)
         self._context = _context(bundle, context or {})
         state = bundled_tensors(bundle, STATE_FILE)
         origin = (bundle.digest, str(bundle.path.resolve()), TrustPolicy.of(bundle.trusted))
-        self._standing = Standing(FitRecord(*origin, self._phase.name, seed), state, dict(state), folder)
+        self._standing = Standing(FitRecord(*origin, self._phase.name, seed, data), state, dict(state), folder)
         self._standing.resume()
 
     @property
