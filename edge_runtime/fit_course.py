@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edge_runtime.fit_folder import Standing
 from edge_runtime.sampling import ClassIndex, DrawKey
 from edge_runtime.training_phase import TrainingPhase
+from protocol.arguments import real_number, whole_number
 from protocol.errors import InputError, NumericalError
 from protocol.tensors import Array
 
@@ -40,10 +41,9 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        if not 0 < self.processor_share <= 1:
+        if not 0 < real_number(self.processor_share, "the share of the processor") <= 1:
             raise InputError("the share of the processor is out of range", expected="above 0, at most 1", got=self.processor_share)
-        if self.save_every < 1:
-            raise InputError("states are kept too often", expected="at least 1 step between", got=self.save_every)
+        whole_number(self.save_every, "the number of steps between two kept states")
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,10 @@ class FitBudget:
         """Refuse a budget without an end, or one that allows nothing."""
         if self.steps is None and self.seconds is None:
             raise InputError("a training needs an end", expected="steps or seconds")
-        if (self.steps is not None and self.steps < 1) or (self.seconds is not None and not self.seconds > 0):
-            got = f"{self.steps} steps, {self.seconds} seconds"
-            raise InputError("a training's budget is empty", expected="at least 1 step, above 0 seconds", got=got)
+        if self.steps is not None:
+            whole_number(self.steps, "the budget of steps")
+        if self.seconds is not None and not real_number(self.seconds, "the budget of seconds") > 0:
+            raise InputError("the budget of seconds is wrong", expected="above 0 seconds", got=self.seconds)
 
 
 @dataclass(frozen=True)
