@@ -18,6 +18,7 @@ COMMANDS = {
     "bench": ("trainer.bench.cli", "bench", "Measure speed on this machine."),
     "report": ("trainer.report.cli", "report", "One HTML page about runs."),
     "export": ("export.cli", "export", "Make a signed bundle from a run."),
+    "adapter": ("export.adapter_cli", "adapter", "Write LoRA factors as ONNX Runtime's own kind of file."),
     "bundle": ("protocol.bundle_cli", "bundle", "Verify, inspect, sign or compare bundles."),
     "keys": ("protocol.keys_cli", "keys", "Make and show keys, and say how many of which must sign."),
     "edge": ("edge_runtime.cli", "edge", "Personalise, predict and take part, on the device."),

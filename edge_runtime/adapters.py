@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.arguments import as_path, require
 from protocol.errors import InputError
 from protocol.files import read_limited, write_atomically
 from protocol.manifest import GraphSpec
@@ -48,6 +49,9 @@ def make_adapter(factors: Mapping[str, NDArray[np.generic]], graph: GraphSpec) -
     Raises:
         InputError: A name is missing or unknown, a dtype, number of axes or size differs, ranks differ, or an entry is not finite.
     """
+    given = require(factors, Mapping, "an adapter", "factors by name")  # type: ignore[type-abstract]
+    for name, factor in given.items():
+        require(factor, np.ndarray, f"the factor {name}", "a float32 array")
     wanted = {spec.name: spec for spec in graph.inputs if spec.optional}
     if not wanted:
         raise InputError(f"{graph.file} takes no adapter", expected="a graph with optional inputs", hint="export the model with LoRA")
@@ -62,8 +66,15 @@ def make_adapter(factors: Mapping[str, NDArray[np.generic]], graph: GraphSpec) -
 
 
 def save_adapter(path: Path, adapter: Adapter) -> None:
-    """Write an adapter as a safetensors file, whole or not at all."""
-    write_atomically(path, encode_tensors(adapter.factors, {RANK_METADATA: str(adapter.rank)}))
+    """Write an adapter as a safetensors file, whole or not at all.
+
+    Raises:
+        InputError: The path is a folder, or lies in none.
+    """
+    target = as_path(path, "an adapter's file")
+    if target.is_dir() or not target.parent.is_dir():
+        raise InputError(f"{target} cannot be written", expected="the path of a file in a folder that is there", got=_place(target))
+    write_atomically(target, encode_tensors(adapter.factors, {RANK_METADATA: str(adapter.rank)}))
 
 
 def load_adapter(path: Path, graph: GraphSpec) -> Adapter:
@@ -72,7 +83,12 @@ def load_adapter(path: Path, graph: GraphSpec) -> Adapter:
     Raises:
         InputError: Absent, no plain file, too large, malformed, or it does not fit the graph.
     """
-    return make_adapter(decode_tensors(read_limited(path, MAXIMUM_ADAPTER_BYTES), error=InputError), graph)
+    return make_adapter(decode_tensors(read_limited(as_path(path, "an adapter's file"), MAXIMUM_ADAPTER_BYTES), error=InputError), graph)
+
+
+def _place(path: Path) -> str:
+    """Return why nothing can be written at a path."""
+    return "a folder" if path.is_dir() else "no folder around it"
 
 
 def _ranks(factor: NDArray[np.generic], shape: tuple[int | str, ...], dtype: str, name: str) -> list[int]:

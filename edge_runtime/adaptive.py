@@ -14,6 +14,7 @@ from edge_runtime.classifier import Classifier, bundle_of, check_saved
 from edge_runtime.drift import DriftMonitor, DriftReport, Reference
 from edge_runtime.personal_folder import DriftState, PersonalFolder
 from edge_runtime.personalizer import corrected_for, regenerate
+from protocol.arguments import require
 from protocol.errors import BundleError, InputError
 from protocol.trust import Trusted
 
@@ -32,6 +33,7 @@ class AdaptiveClassifier:
     """
 
     def __init__(self, classifier: Classifier) -> None:
+        require(classifier, Classifier, "the classifier", "edge_runtime.Classifier")
         block, made = classifier.bundle.manifest.drift, classifier.tailored
         if block is None:
             raise BundleError("this bundle does not say when a distribution has moved", hint="export it again where its data lie")

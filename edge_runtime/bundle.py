@@ -19,11 +19,12 @@ from edge_runtime.samples import SampleGate
 from edge_runtime.session_settings import SessionSettings
 from edge_runtime.sessions import Session, open_session
 from edge_runtime.sources import ROWS_AT_A_TIME, Source
+from protocol.arguments import as_path, require
 from protocol.bundle import check_expiry, open_bundle
-from protocol.errors import BundleError, IncompatibleVersionError, NumericalError
+from protocol.errors import BundleError, IncompatibleVersionError, InputError, NumericalError
 from protocol.manifest import FLOAT32, GraphSpec, Manifest
 from protocol.onnx_writer import with_constants
-from protocol.trust import Trusted, open_trusted
+from protocol.trust import Trusted, trusted_of
 
 if TYPE_CHECKING:
     from edge_runtime.classifier import Classifier
@@ -44,6 +45,7 @@ class Bundle:
 
     def __init__(self, path: Path, trusted: Trusted, precision: str = AUTO, settings: SessionSettings = DEFAULT_SETTINGS) -> None:
         check_precision(precision)
+        require(settings, SessionSettings, "the settings of sessions", "edge_runtime.SessionSettings")
         return_freed_memory()
         self._verified = open_bundle(path, trusted)
         check_expiry(self.manifest, time.time())
@@ -72,7 +74,7 @@ class Bundle:
             IncompatibleVersionError: Expired, or ONNX Runtime is too old.
             KeyFileError: The key file cannot be used.
         """
-        return cls(Path(path), open_trusted(Path(trusted)) if isinstance(trusted, str | Path) else trusted, precision, settings)
+        return cls(as_path(path, "the bundle's folder", BundleError), trusted_of(trusted), precision, settings)
 
     @property
     def manifest(self) -> Manifest:
@@ -86,7 +88,7 @@ class Bundle:
 
     def file(self, path: str) -> bytes | None:
         """Return the verified content of one of the bundle's files, or None where it has none of that name."""
-        return self._verified.files.get(path)
+        return self._verified.files.get(require(path, str, "a file's name", "text"))
 
     def session(self, entry_point: str) -> Session:
         """Return the loaded graph of an entry point.
@@ -94,7 +96,7 @@ class Bundle:
         Raises:
             BundleError: The bundle has none of that name.
         """
-        if entry_point not in self._sessions:
+        if require(entry_point, str, "an entry point", "its name") not in self._sessions:
             self._sessions[entry_point] = self._open_session(entry_point)
         return self._sessions[entry_point]
 
@@ -109,6 +111,9 @@ class Bundle:
             BundleError: The bundle has no such entry point, or the graph no such inputs.
         """
         form = self.precision(entry_point)
+        for name, value in require(weights, Mapping, "what becomes constant", "arrays by name").items():  # type: ignore[type-abstract]
+            if require(value, np.ndarray, f"the constant {name}", "a float32 array").dtype != np.float32:
+                raise InputError(f"the constant {name} is wrong", expected="float32", got=value.dtype)
         return self._load(entry_point, with_constants(self._verified.graph(entry_point, form), weights))
 
     def precision(self, entry_point: str) -> str:

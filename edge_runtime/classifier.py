@@ -16,6 +16,7 @@ from edge_runtime.personal_folder import DriftState, PersonalFolder, PersonalRec
 from edge_runtime.personalizer import LOG_PRIOR, TailoredWeights, generate
 from edge_runtime.scores import TopK, likeliest, probabilities_of
 from edge_runtime.sources import ROWS_AT_A_TIME
+from protocol.arguments import as_path, require
 from protocol.errors import BundleError, InputError, NumericalError
 from protocol.trust import Trusted, TrustPolicy
 
@@ -37,8 +38,8 @@ class Classifier:
     """
 
     def __init__(self, bundle: Bundle, tailored: TailoredWeights, *, bake: bool = False) -> None:
-        self.bundle = bundle
-        self.tailored = tailored
+        self.bundle = require(bundle, Bundle, "the bundle", "edge_runtime.Bundle")
+        self.tailored = require(tailored, TailoredWeights, "what was tailored", "the weights that Bundle.personalize makes")
         self.baked = bake
         way = bundle.manifest.personalization
         self._each_its_own = way is not None and way.scope == "sample"
@@ -56,7 +57,7 @@ class Classifier:
         self._fed: Mapping[str, Array] = {} if bake else weights
         self._factors: Mapping[str, Array] = {}
 
-    def use_adapter(self, adapter: Adapter | Path | None) -> None:
+    def use_adapter(self, adapter: Adapter | str | Path | None) -> None:
         """Predict with these LoRA factors from now on, on the same session; with None, with none.
 
         A prediction that runs in another thread sees the former factors or the new ones, never some of each.
@@ -68,9 +69,13 @@ class Classifier:
             InputError: The network takes no factors, or not these.
         """
         spec = self.bundle.manifest.graphs["classify"]
-        if isinstance(adapter, Path):
-            adapter = load_adapter(adapter, spec)
-        self._factors = {} if adapter is None else make_adapter(adapter.factors, spec).factors
+        if isinstance(adapter, str | Path):
+            adapter = load_adapter(as_path(adapter, "an adapter's file"), spec)
+        if adapter is None:
+            self._factors = {}
+            return
+        own = require(adapter, Adapter, "an adapter", "edge_runtime.adapters.Adapter, the path of one, or None")
+        self._factors = make_adapter(own.factors, spec).factors
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -137,7 +142,13 @@ class Classifier:
             directory: The folder; made if need be.
             drift: Where the drift monitor stands, if there is one.
             running_mean: Its running mean embedding, (E,) float32.
+
+        Raises:
+            InputError: The path is no folder's.
         """
+        folder = as_path(directory, "the classifier's folder")
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is no folder", expected="a folder, or a path where one can be made", got="a file")
         record = PersonalRecord(
             bundle_path=str(self.bundle.path.resolve()),
             bundle_digest=self.bundle.digest,
@@ -146,7 +157,7 @@ class Classifier:
             support_size=self.tailored.support_size,
             drift=drift,
         )
-        PersonalFolder(record, self.tailored, running_mean).save(Path(directory))
+        PersonalFolder(record, self.tailored, running_mean).save(folder)
 
     @classmethod
     def open(cls, directory: str | Path, bundle: Bundle | None = None, *, trusted: Trusted | None = None, bake: bool = False) -> Classifier:
@@ -163,9 +174,10 @@ class Classifier:
             InputError: The folder holds no intact classifier.
             BundleError: The bundle is gone, altered, or another than the classifier was made with.
         """
-        saved = PersonalFolder.open(Path(directory))
+        folder = as_path(directory, "the classifier's folder")
+        saved = PersonalFolder.open(folder)
         opened = bundle_of(saved.record, bundle, trusted)
-        check_saved(Path(directory), saved, opened)
+        check_saved(folder, saved, opened)
         return cls(opened, saved.tailored, bake=bake)
 
 
@@ -175,7 +187,10 @@ def bundle_of(record: PersonalRecord, bundle: Bundle | None, trusted: Trusted | 
     Raises:
         BundleError: It is gone, altered, or another one.
     """
-    opened = bundle or Bundle.open(record.bundle_path, trusted or record.trust)
+    if bundle is None:
+        opened = Bundle.open(record.bundle_path, record.trust if trusted is None else trusted)
+    else:
+        opened = require(bundle, Bundle, "the bundle", "edge_runtime.Bundle, or None", BundleError)
     if opened.digest != record.bundle_digest:
         expected, got = record.bundle_digest[:16], opened.digest[:16]
         hint = "personalise again with this bundle"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import sys
@@ -99,7 +100,8 @@ def _fit(request: FitRequest) -> dict[str, Any]:
     if labels is None:
         raise InputError("there are no labels to learn from", expected=str(request.data / "labels.npy"), got="no such file")
     context = {} if request.rate is None else {"learning_rate": request.rate}
-    learner = Learner(bundle, phase=request.step_name, seed=request.seed, context=context, folder=request.out)
+    origin = _digest(samples, labels, request.validation)
+    learner = Learner(bundle, phase=request.step_name, seed=request.seed, context=context, folder=request.out, data=origin)
     rows, held = _split(len(labels), request.validation, request.seed)
     val = (samples[held], labels[held]) if len(held) else None
     options = FitOptions(processor_share=request.processor, progress=_Bar(request))
@@ -117,6 +119,15 @@ def _split(samples: int, share: float, seed: int) -> tuple[NDArray[np.int64], ND
     if held and held >= samples:
         raise InputError("too few samples to set some aside", expected="more samples, or a smaller --validation", got=samples)
     return order[held:], order[:held]
+
+
+def _digest(samples: NDArray[np.generic], labels: NDArray[np.int64], validation: float) -> str:
+    """Return what tells samples (N, *shape), labels (N,) and the share set aside from others, 64 hexadecimal digits."""
+    found = hashlib.sha256(f"{samples.dtype.str} {samples.shape} {labels.dtype.str} {validation!r}".encode())
+    for tensor in (samples, labels):
+        for row in tensor:  # samples may be larger than memory
+            found.update(row.tobytes())
+    return found.hexdigest()
 
 
 class _Bar:

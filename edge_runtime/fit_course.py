@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from edge_runtime.fit_folder import Standing
 from edge_runtime.sampling import ClassIndex, DrawKey
 from edge_runtime.training_phase import TrainingPhase
+from protocol.arguments import real_number, whole_number
 from protocol.errors import InputError, NumericalError
 from protocol.tensors import Array
 
-CHUNK_STEPS = 64  # steps that are drawn at once
+CHUNK_STEPS = 64  # steps that are drawn at once, or as many more as make whole passes over the data
 MOST_RESTORES = 3  # in a row
 SLOWER = 0.5  # what the learning rate is multiplied by after a restore
 SHOWN_LOSSES = 50
@@ -40,10 +41,9 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        if not 0 < self.processor_share <= 1:
+        if not 0 < real_number(self.processor_share, "the share of the processor") <= 1:
             raise InputError("the share of the processor is out of range", expected="above 0, at most 1", got=self.processor_share)
-        if self.save_every < 1:
-            raise InputError("states are kept too often", expected="at least 1 step between", got=self.save_every)
+        whole_number(self.save_every, "the number of steps between two kept states")
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,10 @@ class FitBudget:
         """Refuse a budget without an end, or one that allows nothing."""
         if self.steps is None and self.seconds is None:
             raise InputError("a training needs an end", expected="steps or seconds")
-        if (self.steps is not None and self.steps < 1) or (self.seconds is not None and not self.seconds > 0):
-            got = f"{self.steps} steps, {self.seconds} seconds"
-            raise InputError("a training's budget is empty", expected="at least 1 step, above 0 seconds", got=got)
+        if self.steps is not None:
+            whole_number(self.steps, "the budget of steps")
+        if self.seconds is not None and not real_number(self.seconds, "the budget of seconds") > 0:
+            raise InputError("the budget of seconds is wrong", expected="above 0 seconds", got=self.seconds)
 
 
 @dataclass(frozen=True)
@@ -143,11 +144,13 @@ class Course:
     def _step(self, index: ClassIndex, step: int, state: dict[str, Array]) -> tuple[dict[str, Array], float]:
         """Return state and loss after one step."""
         record = self.standing.record
-        wanted = (step // CHUNK_STEPS, record.restored)
+        together = self.phase.pass_steps(len(index))
+        drawn_steps = -(-CHUNK_STEPS // together) * together  # says nothing of how often a state is kept
+        wanted = (step // drawn_steps, record.restored)
         if self._chunk != wanted:
             number = wanted[0] + (record.restored << 32)  # other draws after a restore: the same would come to the same end
-            self._drawn, self._chunk = self.phase.draw(DrawKey(record.seed, number, "learner"), index, CHUNK_STEPS), wanted
-        batch = self.phase.batch(self._drawn, step % CHUNK_STEPS, self.lesson.samples, self.lesson.labels)
+            self._drawn, self._chunk = self.phase.draw(DrawKey(record.seed, number, "learner"), index, drawn_steps), wanted
+        batch = self.phase.batch(self._drawn, step % drawn_steps, self.lesson.samples, self.lesson.labels)
         context = dict(self.context)
         if RATE in context:
             context[RATE] = np.array(float(context[RATE]) * SLOWER**record.restored, context[RATE].dtype)

@@ -36,6 +36,7 @@ class FitRecord:
         trust: Key or policy that it satisfied.
         phase: Name of the step.
         seed: Seed of all draws.
+        data: Digest of the samples, their labels and how they were split; nothing where the caller told none.
         step: Steps taken.
         restored: How often a good state was restored.
         best_loss: Loss of the best state on validation samples; None without such.
@@ -48,6 +49,7 @@ class FitRecord:
     trust: TrustPolicy
     phase: str
     seed: int
+    data: str = ""
     step: int = 0
     restored: int = 0
     best_loss: float | None = None
@@ -74,7 +76,7 @@ class Standing:
         """Go on from the state in the folder, if one lies there.
 
         Raises:
-            InputError: It is of another bundle, step or seed, or damaged.
+            InputError: It is of another bundle, step or seed, of other data than the caller names, or damaged.
         """
         if self.folder is None or not (self.folder / RECORD_NAME).exists():
             return
@@ -83,6 +85,10 @@ class Standing:
         found = (record.bundle_digest, record.phase, record.seed)
         if own != found:
             raise InputError(f"{self.folder} holds another training", expected=_named(own), got=_named(found), hint=HINT)
+        if self.record.data and self.record.data != record.data:  # rows would move from training to validation
+            what = f"{self.folder} holds a training on other data, or split in another way"
+            got = f"data {record.data[:16] or 'of which nothing is known'}"
+            raise InputError(what, expected=f"data {self.record.data[:16]}", got=got, hint=HINT)
         latest, best = read_states(self.folder, record)
         shapes = [{name: (tensor.shape, tensor.dtype) for name, tensor in state.items()} for state in (self.latest, latest, best)]
         if not shapes[0] == shapes[1] == shapes[2]:

@@ -20,6 +20,7 @@ from edge_runtime.fit_course import Course, FitBudget, FitOptions, Lesson
 from edge_runtime.fit_folder import FitRecord, Standing
 from edge_runtime.sampling import ClassIndex, DrawKey
 from edge_runtime.training_phase import CONTEXT_FILE, STATE_FILE, TrainingPhase, bundled_tensors, training_phases
+from protocol.arguments import as_path, real_number, require, whole_number
 from protocol.errors import BundleError, InputError, LabelError
 from protocol.tensors import Array
 from protocol.trust import TrustPolicy
@@ -58,10 +59,11 @@ class Learner:
         seed: Seed of all draws.
         context: Numbers that steps read, by name, in place of those of the bundle: ``learning_rate``.
         folder: Where the state is kept; one that lies there is gone on from.
+        data: Digest of the samples, labels and split to come, if a state in the folder from other ones is to be refused.
 
     Raises:
         BundleError: It has no training steps, or this version cannot do them.
-        InputError: The folder holds the state of another bundle, step or seed, or a damaged one; or a number that no step reads.
+        InputError: The folder holds the state of another bundle, step, seed or data, or a damaged one; or a number that no step reads.
     """
 
     def __init__(
@@ -72,13 +74,18 @@ class Learner:
         seed: int = 0,
         context: Mapping[str, float] | None = None,
         folder: Path | None = None,
+        data: str = "",
     ) -> None:
-        self.bundle = bundle
+        self.bundle = require(bundle, Bundle, "the bundle", "edge_runtime.Bundle")
+        whole_number(seed, "the seed", lowest=0)
+        folder = None if folder is None else as_path(folder, "the folder of the state")
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is no folder", expected="a folder, or a path where one can be made", got="a file")
         self._phase = _chosen(training_phases(bundle), phase)
         self._context = _context(bundle, context or {})
         state = bundled_tensors(bundle, STATE_FILE)
         origin = (bundle.digest, str(bundle.path.resolve()), TrustPolicy.of(bundle.trusted))
-        self._standing = Standing(FitRecord(*origin, self._phase.name, seed), state, dict(state), folder)
+        self._standing = Standing(FitRecord(*origin, self._phase.name, seed, data), state, dict(state), folder)
         self._standing.resume()
 
     @property
@@ -120,6 +127,8 @@ class Learner:
         """
         budget = FitBudget(steps, seconds)
         samples, labels = self._checked(x, y)
+        if val is not None and len(require(val, tuple, "the validation data", "samples and labels, as a pair")) != 2:
+            raise InputError("the validation data are wrong", expected="samples and labels, as a pair", got=f"{len(val)} things")
         held = None if val is None else self._checked(*val)
         judge = None if held is None else lambda state: self._loss(state, *held)
         course = Course(self._phase, self._context, self._standing, Lesson(samples, labels, judge, options), budget)
@@ -143,7 +152,8 @@ class Learner:
 
     def _checked(self, x: Array, y: Labels) -> tuple[Array, NDArray[np.int64]]:
         """Return samples in the raw dtype and labels as int64, or refuse them."""
-        samples, labels, classes = self.bundle.gate.accept(x), np.asarray(y), len(self.bundle.manifest.classes)
+        samples, classes = self.bundle.gate.accept(x), len(self.bundle.manifest.classes)
+        labels = require(y, np.ndarray, "the labels", f"an array ({len(samples)},) of integers", LabelError)
         if len(samples) == 0:
             raise InputError("there is nothing to train on", expected="at least one labelled sample", got="none")
         if labels.shape != (len(samples),) or not np.issubdtype(labels.dtype, np.integer):
@@ -157,8 +167,8 @@ def _context(bundle: Bundle, chosen: Mapping[str, float]) -> dict[str, Array]:
     """Return what steps read and do not change: the bundle's, with the caller's numbers in their place."""
     brought = bundled_tensors(bundle, CONTEXT_FILE)
     numbers = [name for name, tensor in brought.items() if tensor.ndim == 0]
-    for name, value in chosen.items():
-        if name not in numbers or not math.isfinite(value):
+    for name, value in require(chosen, Mapping, "the context", "numbers by name").items():  # type: ignore[type-abstract]
+        if name not in numbers or not math.isfinite(real_number(value, f"the number {name}")):
             raise InputError("the step reads no such number", expected=", ".join(sorted(numbers)), got=f"{name}={value}")
         brought[name] = np.array(value, brought[name].dtype)
     return brought

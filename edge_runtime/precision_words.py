@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocol.arguments import require
 from protocol.errors import InputError
 from protocol.manifest import FLOAT32, PRECISIONS
 
@@ -15,5 +16,5 @@ def check_precision(wanted: str) -> None:
     Raises:
         InputError: It is none.
     """
-    if wanted not in WORDS:
+    if require(wanted, str, "the precision", " or ".join(WORDS)) not in WORDS:
         raise InputError("the precision is unknown", expected=" or ".join(WORDS), got=wanted)

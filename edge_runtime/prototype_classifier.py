@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_runtime.prototypes import DEFAULT_MINIMUM_COUNT, Prototypes, class_statistics, nearest_prototype
+from edge_runtime.prototypes import DEFAULT_MINIMUM_COUNT, Prototypes, check_features, class_statistics, nearest_prototype
+from protocol.arguments import require
 from protocol.errors import InputError, SampleNotFiniteError
 from protocol.files import read_limited, write_atomically
 from protocol.manifest import MAXIMUM_FILE_BYTES
@@ -32,7 +33,7 @@ class PrototypeClassifier:
 
     def __post_init__(self) -> None:
         """Refuse prototypes that cannot classify."""
-        held = self.prototypes.classes
+        held = require(self.prototypes, Prototypes, "the prototypes", "edge_runtime.Prototypes").classes
         if not len(held) or held.max() >= len(self.names):
             raise InputError("prototypes do not fit the classes", expected=f"classes 0 to {len(self.names) - 1}", got=held.tolist())
 
@@ -70,6 +71,7 @@ class PrototypeClassifier:
             InputError: Of another dimension.
             SampleNotFiniteError: NaN or infinity.
         """
+        features = check_features(features)
         if not np.isfinite(features).all():
             raise SampleNotFiniteError("features hold NaN or infinity", hint="look at the samples")
         if features.ndim != 2:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.arguments import require, whole_number
 from protocol.errors import InputError, LabelError
 
 DEFAULT_MINIMUM_COUNT = 10  # a prototype of very few samples is close to being one of them
@@ -96,7 +97,10 @@ def class_statistics(features: NDArray[np.floating], labels: NDArray[np.integer]
         InputError: The features are no finite matrix.
         LabelError: Labels of another length, or out of range.
     """
-    if features.ndim != 2 or not np.isfinite(features).all():
+    features = check_features(features)
+    if classes is not None:
+        whole_number(classes, "the number of classes")
+    if not np.isfinite(features).all():
         raise InputError("features cannot be summed", expected="(N, D), finite", got=f"{features.shape}")
     found, place = np.unique(check_labels(labels, len(features), classes), return_inverse=True)
     exact = features.astype(np.float64)  # (N, D)
@@ -106,12 +110,25 @@ def class_statistics(features: NDArray[np.floating], labels: NDArray[np.integer]
     return Prototypes(found, sums, np.bincount(place, minlength=len(found)).astype(np.int64), squares)
 
 
+def check_features(features: object) -> NDArray[np.floating]:
+    """Return features (N, D) as they are.
+
+    Raises:
+        InputError: No matrix of real numbers.
+    """
+    found = require(features, np.ndarray, "the features", "an array (N, D) of numbers")
+    if found.ndim != 2 or found.dtype.kind not in "fiu":
+        raise InputError("the features are wrong", expected="(N, D) real numbers", got=f"{found.shape} {found.dtype}")
+    return found
+
+
 def check_labels(labels: NDArray[np.integer], count: int, classes: int | None = None) -> NDArray[np.int64]:
     """Return labels (N,) as int64.
 
     Raises:
         LabelError: Not that many integers, or out of range.
     """
+    require(labels, np.ndarray, "the labels", f"an array ({count},) of integers", LabelError)
     if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
         raise LabelError("labels do not fit the samples", expected=f"({count},) integers", got=f"{labels.shape} {labels.dtype}")
     if count and (labels.min() < 0 or (classes is not None and labels.max() >= classes)):
@@ -130,7 +147,8 @@ def nearest_prototype(features: NDArray[np.floating], prototypes: Prototypes) ->
     Raises:
         InputError: No class, or another feature dimension.
     """
-    means = prototypes.means().astype(np.float64)  # (P, D)
+    features = check_features(features)
+    means = require(prototypes, Prototypes, "the prototypes", "edge_runtime.Prototypes").means().astype(np.float64)  # (P, D)
     if len(means) == 0 or means.shape[1] != features.shape[1]:
         raise InputError(
             "prototypes cannot classify these features",

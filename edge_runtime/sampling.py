@@ -71,6 +71,9 @@ class BatchPolicy(Protocol):
     def steps(self, samples: int) -> int:
         """Return the steps that a device with so many samples takes where no number is fixed."""
 
+    def pass_steps(self, samples: int) -> int:
+        """Return the steps of which one draw must hold whole multiples: 1 where each step is drawn by itself."""
+
     def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> IndexArray:
         """Return sample positions, (steps, B) int64, each in 0..N-1, or ``PADDING`` where a batch is shorter than B."""
 
@@ -84,6 +87,10 @@ class UniformBatches:
     def steps(self, samples: int) -> int:
         """Return the steps of one pass, rounded up."""
         return -(-samples // self.batch_size)
+
+    def pass_steps(self, samples: int) -> int:
+        """Return 1: no step knows of another."""
+        return 1
 
     def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> IndexArray:
         """Return sample positions, (steps, B) int64."""
@@ -110,6 +117,10 @@ class EpisodeBatches:
     def steps(self, samples: int) -> int:
         """Return the steps of one pass, rounded up."""
         return -(-samples // self.batch_size)
+
+    def pass_steps(self, samples: int) -> int:
+        """Return 1: no step knows of another."""
+        return 1
 
     def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> IndexArray:
         """Return sample positions, (steps, B) int64."""
@@ -145,12 +156,16 @@ class EpochBatches:
 
     def steps(self, samples: int) -> int:
         """Return the steps of all passes."""
-        return self.epochs * -(-samples // self.batch_size)
+        return self.epochs * self.pass_steps(samples)
+
+    def pass_steps(self, samples: int) -> int:
+        """Return the steps of one pass; the steps of a shorter draw do not meet every sample."""
+        return -(-samples // self.batch_size)
 
     def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> IndexArray:
         """Return sample positions, (steps, B) int64, padded with ``PADDING``."""
         samples, stream = len(index), key.stream("epoch")
-        per_pass = -(-samples // self.batch_size)
+        per_pass = self.pass_steps(samples)
         passes = -(-steps // per_pass)
         padded = np.full((passes, per_pass * self.batch_size), PADDING)  # (P, S*B)
         for row in padded:

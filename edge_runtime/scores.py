@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import InputError
+from protocol.arguments import whole_number
 
 Floats = NDArray[np.float32]
 
@@ -30,10 +30,9 @@ def likeliest(scores: Floats, names: NDArray[np.str_], k: int) -> TopK:
     """Return the k likeliest of the named classes, or all where there are fewer, for scores (B, C).
 
     Raises:
-        InputError: k is below 1.
+        InputError: k is no whole number from 1.
     """
-    if k < 1:
-        raise InputError("no class was asked for", expected="k at least 1", got=k)
+    k = whole_number(k, "the number of classes asked for")
     probabilities = probabilities_of(scores)  # (B, C)
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]  # (B, K)
     return TopK(names.take(order), np.take_along_axis(probabilities, order, axis=1))

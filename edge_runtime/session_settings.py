@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from protocol.errors import InputError
+from protocol.arguments import require, whole_number
 
 SMALL_GRAPH_BYTES = 4 * 1024 * 1024  # weights that a call reads; below it a second thread costs more than it brings
 
@@ -24,8 +24,10 @@ class SessionSettings:
 
     def __post_init__(self) -> None:
         """Refuse a number of threads that cannot be."""
-        if self.threads is not None and self.threads < 1:
-            raise InputError("a session needs a thread", expected="at least 1, or None", got=self.threads)
+        if self.threads is not None:
+            whole_number(self.threads, "the number of a session's threads")
+        for name in require(self.providers, tuple, "the execution providers", "a tuple of names, the preferred first"):
+            require(name, str, "an execution provider", "its name")
 
     def threads_for(self, weight_bytes: int) -> int:
         """Return the threads for a graph that reads so many bytes of weights."""

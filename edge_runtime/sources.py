@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_runtime.samples import IMAGE_SUFFIXES, SampleGate, read_image
+from protocol.arguments import as_path
 from protocol.arrays import read_array, read_arrays
 from protocol.errors import InputError
 from protocol.manifest import RawInput
@@ -46,7 +47,7 @@ def batches(source: Source, raw: RawInput) -> Iterator[NamedBatch]:
     if isinstance(source, np.ndarray):
         return _slices(source, gate)
     if isinstance(source, str | Path):
-        return grouped(_from_path(Path(source), gate))
+        return grouped(_from_path(as_path(source, "where samples lie"), gate))
     try:
         items = iter(source)
     except TypeError as error:

@@ -21,9 +21,10 @@ from edge_runtime.store_folder import StoreFolder
 from edge_runtime.store_journal import Journal, describe
 from edge_runtime.store_rules import check_acceptable
 from edge_runtime.store_staging import stage
+from protocol.arguments import as_path
 from protocol.bundle import VerifiedBundle, check_expiry, open_bundle
 from protocol.errors import BundleError, FedtailorError, IncompatibleVersionError, SelfTestError, StoreBusyError, StoreError
-from protocol.trust import Trusted, open_trusted
+from protocol.trust import Trusted, trusted_of
 
 if TYPE_CHECKING:  # only `current` needs ONNX Runtime
     from edge_runtime.bundle import Bundle
@@ -92,8 +93,8 @@ class BundleStore:
         self_test: SelfTest = check_selftest,
     ) -> None:
         self.settings = settings or StoreSettings()
-        self._folder = StoreFolder(Path(path), self.settings.wait_seconds)
-        self._trusted = open_trusted(Path(trusted)) if isinstance(trusted, str | Path) else trusted
+        self._folder = StoreFolder(as_path(path, "the store's folder", StoreError), self.settings.wait_seconds)
+        self._trusted = None if trusted is None else trusted_of(trusted)
         self._self_test = self_test
         self._in_trial: str | None = None  # digest of the bundle that this object opened, while it is on trial
         self._uses, self._since = 0, 0.0

@@ -60,6 +60,10 @@ class TrainingPhase:
         count = self._declared["count"]
         return self._policy.steps(samples) if count is None else int(count)
 
+    def pass_steps(self, samples: int) -> int:
+        """Return the steps of which one draw must hold whole multiples; see ``BatchPolicy``."""
+        return self._policy.pass_steps(samples)
+
     def draw(self, key: DrawKey, index: ClassIndex, steps: int) -> dict[str, Array]:
         """Return what is drawn for some steps: ``places`` (S, B) int64, and random inputs (S, *shape)."""
         drawn: dict[str, Array] = {PLACES: self._policy.draw(key, index, steps)}

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protocol.errors import BundleError, BundleFileError, BundleSignatureError, IncompatibleVersionError, ManifestError, UnlistedFileError
-from protocol.files import read_limited, sync_folder, write_atomically
+from protocol.exchange import recover_folder, replace_folder
+from protocol.files import read_limited, write_atomically
 from protocol.golden import GOLDEN_NAME, check_golden
 from protocol.keys import PrivateKey
 from protocol.manifest import FLOAT32, MAXIMUM_MANIFEST_BYTES, FileEntry, Manifest
@@ -69,7 +70,9 @@ class VerifiedBundle:
 def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes], key: PrivateKey, *, overwrite: bool = False) -> str:
     """Write a signed bundle and return its digest.
 
-    Everything is written beside the target first and renamed at the end, so the target is never half a bundle.
+    Everything is written beside the target first and exchanged at the end, so the target is never half a bundle and, where the
+    system exchanges names, never without one. Elsewhere a program killed at the wrong moment leaves the old one beside it, under a
+    name with a dot, and the next call puts it back.
 
     Args:
         directory: The bundle's folder.
@@ -83,6 +86,7 @@ def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes]
         ManifestError: The manifest names a graph that is not among the files, or contradicts itself.
         UnsafeGraphError: A graph would be refused by every device.
     """
+    recover_folder(directory)
     _check_target(directory, overwrite=overwrite)
     entries = {path: FileEntry(len(content), hashlib.sha256(content).hexdigest()) for path, content in files.items()}
     complete = replace(manifest, files=entries)
@@ -100,7 +104,7 @@ def write_bundle(directory: Path, manifest: Manifest, files: Mapping[str, bytes]
             target = staged / path
             target.parent.mkdir(exist_ok=True)
             write_atomically(target, content)
-        _move_into_place(staged, directory)
+        replace_folder(staged, directory)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return hashlib.sha256(data).hexdigest()
@@ -114,16 +118,6 @@ def _check_target(directory: Path, *, overwrite: bool) -> None:
         raise BundleError(f"{directory} exists and is no bundle", expected="a new or empty folder", hint="choose another folder")
     if not overwrite:
         raise BundleError(f"{directory} holds a bundle already", hint="choose another folder, or allow overwriting (--overwrite)")
-
-
-def _move_into_place(staged: Path, directory: Path) -> None:
-    """Put the finished folder where it belongs; an old one goes only after the new one is complete."""
-    retired = staged.with_name(staged.name + ".old")
-    if directory.exists():
-        directory.rename(retired)
-    staged.rename(directory)
-    sync_folder(directory.parent)
-    shutil.rmtree(retired, ignore_errors=True)
 
 
 def open_bundle(directory: Path, trusted: Trusted) -> VerifiedBundle:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from protocol.errors import UnsafeGraphError
 
@@ -17,12 +17,18 @@ class NodeFacts:
         inputs: Names that it reads; an empty one stands for an input left out.
         outputs: Names that it makes; an empty one for an output left out.
         constant: Values of a Constant node of few integers, else None.
+        constant_shape: Sizes of a Constant node's tensor.
+        attributes: Integers by name.
+        words: Texts by name.
     """
 
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     constant: tuple[int, ...] | None = None
+    constant_shape: tuple[int, ...] = ()
+    attributes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_order(nodes: Iterable[NodeFacts], inputs: Sequence[str], initialisers: Sequence[str], outputs: Sequence[str]) -> None:

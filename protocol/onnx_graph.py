@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocol.errors import UnsafeGraphError
 from protocol.graph_order import NodeFacts, check_order
@@ -27,13 +27,14 @@ MAXIMUM_NAME = 512
 MODEL_IR, MODEL_GRAPH, MODEL_OPSET, MODEL_METADATA, MODEL_TRAINING, MODEL_FUNCTION = 1, 7, 8, 14, 20, 25
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_SPARSE, GRAPH_METADATA = 1, 5, 11, 12, 15, 16
 NODE_INPUT, NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN, NODE_METADATA = 1, 2, 4, 5, 7, 9
-ATTRIBUTE_NAME, ATTRIBUTE_INTEGER, ATTRIBUTE_INTEGERS = 1, 3, 8
+ATTRIBUTE_NAME, ATTRIBUTE_INTEGER, ATTRIBUTE_TEXT, ATTRIBUTE_FLOATS, ATTRIBUTE_INTEGERS = 1, 3, 4, 7, 8
 ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS, ATTRIBUTE_SPARSE, ATTRIBUTE_SPARSES = 5, 6, 10, 11, 22, 23
 TENSOR_EXTERNAL, TENSOR_LOCATION = 13, 14
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
 INTEGER_TYPES = (6, 7)
 
 LONGEST_SHAPE = 64
+LONGEST_WORD = 256
 LARGEST_ATTRIBUTE = 2**16  # axes, groups, sizes of parts
 WINDOWS = ("pads", "strides", "dilations", "kernel_shape", "output_padding", "output_shape")
 LARGEST_WINDOW = 2**12  # padding by more asks for gigabytes in two axes
@@ -133,7 +134,7 @@ def check_graph(data: bytes, spec: GraphSpec) -> None:
         raise UnsafeGraphError(f"{spec.file} has a huge attribute", expected=expected, got=got)
     _compare_with_spec(facts, spec)
     check_order(facts.nodes, facts.inputs, facts.initialisers, facts.outputs)
-    check_sizes(facts.nodes, facts.constants, facts.constant_shapes)
+    check_sizes(facts.nodes, {each.name: each.shape for each in spec.inputs}, facts.constants, facts.constant_shapes)
 
 
 def _compare_with_spec(facts: GraphFacts, spec: GraphSpec) -> None:
@@ -198,34 +199,59 @@ def _short_integers(tensor: TensorFacts) -> list[int] | None:
 def _read_node(data: memoryview, facts: GraphFacts) -> NodeFacts:
     """Return a node, and note its operator, its domain and what its attributes hide."""
     names: dict[int, list[str]] = {NODE_INPUT: [], NODE_OUTPUT: [], NODE_OPERATOR: [], NODE_DOMAIN: []}
-    constant = None
+    read: list[Attribute] = []
     for number, value in fields(data):
         if number in names:
             names[number].append(text(value))
         elif number == NODE_METADATA:
             facts.metadata = True
         elif number == NODE_ATTRIBUTE:
-            own = _read_attribute(message(value), facts)
-            constant = constant if own is None else own
+            read.append(_read_attribute(message(value), facts))
     facts.operators.update(names[NODE_OPERATOR])
     facts.foreign_domains.update(domain for domain in names[NODE_DOMAIN] if domain not in DEFAULT_DOMAINS)
     if len(names[NODE_OPERATOR]) != 1:
         raise UnsafeGraphError("a node must have one operator", got=", ".join(names[NODE_OPERATOR]) or "none")
     if any(len(name) > MAXIMUM_NAME for name in (*names[NODE_INPUT], *names[NODE_OUTPUT])):
         raise UnsafeGraphError("a name in a graph is too long", expected=f"at most {MAXIMUM_NAME} characters")
-    return NodeFacts(names[NODE_OPERATOR][0], tuple(names[NODE_INPUT]), tuple(names[NODE_OUTPUT]), constant)
+    if len({each.name for each in read}) != len(read):
+        raise UnsafeGraphError("an attribute is given twice", got=", ".join(each.name for each in read)[:100])
+    node = NodeFacts(names[NODE_OPERATOR][0], tuple(names[NODE_INPUT]), tuple(names[NODE_OUTPUT]))
+    values = [each for each in read if each.name.startswith("value")]
+    if node.operator == "Constant" and len(values) == 1:
+        node = replace(node, constant=values[0].values, constant_shape=values[0].shape)
+    return replace(
+        node,
+        attributes={each.name: each.numbers for each in read if each.numbers},
+        words={each.name: each.word for each in read if each.word is not None},
+    )
 
 
-def _read_attribute(data: memoryview, facts: GraphFacts) -> tuple[int, ...] | None:
-    """Note tensors, graphs and numbers inside an attribute, and return the few integers that it holds, if it does."""
+@dataclass(frozen=True)
+class Attribute:
+    """What an attribute holds: integers, a text, or as a constant its sizes and, if short integers, its values."""
+
+    name: str
+    numbers: tuple[int, ...]
+    word: str | None
+    values: tuple[int, ...] | None
+    shape: tuple[int, ...]
+
+
+def _read_attribute(data: memoryview, facts: GraphFacts) -> Attribute:
+    """Note tensors, graphs and numbers inside an attribute, and return what sizes may follow from."""
     numbers: list[int] = []
-    name, found = "", None
+    name, word, found, shape, floats = "", None, None, None, 0
     for number, value in fields(data):
         if number == ATTRIBUTE_NAME:
             name = text(value)
         elif number in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS):
             tensor = _read_tensor(message(value), facts)
             found = _short_integers(tensor) if tensor is not None else None
+            shape = tensor.dims if tensor is not None else None
+        elif number == ATTRIBUTE_TEXT:
+            word = bytes(message(value))[:LONGEST_WORD].decode("ascii", "replace")
+        elif number == ATTRIBUTE_FLOATS:
+            floats += len(message(value)) // 4 if isinstance(value, memoryview) else 1
         elif number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
             facts.subgraphs = True
         elif number in (ATTRIBUTE_SPARSE, ATTRIBUTE_SPARSES):
@@ -236,7 +262,10 @@ def _read_attribute(data: memoryview, facts: GraphFacts) -> tuple[int, ...] | No
     if name in WINDOWS:
         facts.largest_window = max(facts.largest_window, largest)
     facts.largest_attribute = max(facts.largest_attribute, largest)
-    return tuple(numbers) if numbers else None if found is None else tuple(found)
+    if shape is None:
+        shape = [] if name in ("value_int", "value_float") else [max(len(numbers), floats)]
+    values = tuple(numbers) if numbers else None if found is None else tuple(found)
+    return Attribute(name, tuple(numbers), word, values, tuple(shape))
 
 
 def _read_tensor(data: memoryview, facts: GraphFacts) -> TensorFacts | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from protocol.arguments import as_path
 from protocol.errors import IncompatibleVersionError, KeyFileError
 from protocol.files import read_limited, write_atomically
 from protocol.keys import PrivateKey, PublicKey, is_public_key
@@ -155,6 +156,17 @@ def open_trusted(path: Path) -> Trusted:
     """
     begins = read_limited(path, MAXIMUM_FILE_BYTES, KeyFileError).lstrip()[:1]
     return TrustFile.open(path).policy if begins == b"{" else PublicKey.open(path)
+
+
+def trusted_of(given: object) -> Trusted:
+    """Return the key or policy that a caller believes, itself or in a file.
+
+    Raises:
+        KeyFileError: Neither of them.
+    """
+    if isinstance(given, PublicKey | TrustPolicy):
+        return given
+    return open_trusted(as_path(given, "what is trusted: a public key, a trust policy, or the file of one", KeyFileError))
 
 
 def check_successor(trusted: Trusted, successor: TrustFile) -> TrustPolicy:

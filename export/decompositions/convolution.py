@@ -71,11 +71,14 @@ def convolution_backward(
 
 
 def _convolve(samples: Tensor, weight: Tensor, geometry: Geometry, size: Sequence[int]) -> Tensor:
-    """Return the plain convolution."""
+    """Return the plain convolution, cut to this spatial size: output padding of a stride or more is met by windows that no sample made."""
     zeros = [0] * len(size)
     result: Tensor = torch.ops.aten.convolution.default(
         samples, weight, None, geometry.stride, geometry.padding, geometry.dilation, False, zeros, geometry.groups
     )
+    for axis, length in enumerate(size, start=2):
+        if result.shape[axis] != length:
+            result = torch.ops.aten.slice.Tensor(result, axis, 0, length)
     return result
 
 

@@ -25,9 +25,14 @@ def avg_pool2d(
     """Return the windows' sums over a divisor of one's own, (B, C, h, w); the exporter loses that divisor, other means it translates."""
     if divisor_override is None:
         return NotImplemented  # left to the exporter
-    rows, columns = _pair(kernel_size)
-    mean = torch.ops.aten.avg_pool2d.default(samples, kernel_size, stride, padding, ceil_mode, True)
-    return mean * (rows * columns / divisor_override)
+    kernels, pads = _pair(kernel_size), _pair(padding)
+    strides = _pair(stride) if len(stride) else kernels
+    members = []
+    for axis in (0, 1):
+        whole = int(samples.shape[axis - 2])
+        sizes = whole, _windows(whole, kernels[axis], strides[axis], pads[axis], ceil_mode=ceil_mode)
+        members.append(_binary(_window_shares(sizes, kernels[axis], strides[axis], pads[axis], count_padding=True)).to(samples))
+    return members[0] @ samples @ members[1].T / divisor_override  # (B, C, h, w)
 
 
 def avg_pool2d_backward(
@@ -67,6 +72,13 @@ def adaptive_avg_pool2d_backward(gradient: Tensor, samples: Tensor) -> Tensor:
 def _spread(gradient: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return rows^T g columns, (B, C, H, W)."""
     return rows.to(gradient).T @ gradient @ columns.to(gradient)
+
+
+def _windows(whole: int, kernel: int, stride: int, padding: int, *, ceil_mode: bool) -> int:
+    """Return how many windows an axis of so many pixels has; one that begins in the padding behind the last pixel is none."""
+    reach = whole + 2 * padding - kernel
+    count = (-(-reach // stride) if ceil_mode else reach // stride) + 1
+    return count - 1 if ceil_mode and (count - 1) * stride >= whole + padding else count
 
 
 def _window_shares(sizes: tuple[int, int], kernel: int, stride: int, padding: int, *, count_padding: bool) -> Tensor:

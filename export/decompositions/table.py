@@ -13,10 +13,12 @@ from export.decompositions.losses import nll_loss_backward, nll_loss_forward
 from export.decompositions.max_pooling import max_pool2d_backward
 from export.decompositions.pooling import adaptive_avg_pool2d, adaptive_avg_pool2d_backward, avg_pool2d, avg_pool2d_backward
 from export.decompositions.slicing import repeat, select_backward, slice_backward
+from export.decompositions.transposed_convolution import convolution
 
 aten = torch.ops.aten
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
     aten.nll_loss_forward.default: nll_loss_forward,
     aten.nll_loss_backward.default: nll_loss_backward,

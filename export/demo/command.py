@@ -63,6 +63,8 @@ def run_demo(plan: DemoPlan, commands: Commands, console: Console) -> dict[str, 
         tailored = tailor_all(plan, commands, data.new_devices, answers, lambda: progress.advance(tailor_bar))
         exchange_bar = progress.add_task("prototypes", total=len(names) - 2)
         reports = exchange_prototypes(plan, commands, data, lambda: progress.advance(exchange_bar))
+    page = plan.root / "report.html"
+    commands.run("report", plan.run("fedavg"), plan.run("hyperfedzero"), "--out", page)
     classes = Run.open(plan.run("hyperfedzero")).config.task.classes
     devices = [
         {
@@ -82,6 +84,7 @@ def run_demo(plan: DemoPlan, commands: Commands, console: Console) -> dict[str, 
         "data": plan.data,
         "seed": plan.seed,
         "folder": str(plan.root),
+        "page": page.resolve().as_uri(),
         "fedavg_zacc": float(np.mean([device["fedavg_accuracy"] for device in devices])),
         "tailored_zacc": float(np.mean([device["tailored_accuracy"] for device in devices])),
         "train_seconds": ours["train_seconds"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,17 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
         f"whose networks have {report['parameters']:,} parameters and make a classifier of {report['classifier_parameters']:,}.",
     ]
     console.print(" ".join(sentences), highlight=False)
+    console.print("The last step was these commands, side by side:", style="dim")
+    for command in _last_step(report["commands"]):
+        console.print(f"  {command}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Curves, accuracy per device and class mixes: {report['page']}", soft_wrap=True, highlight=False)
     console.print(f"Everything lies in {report['folder']}", soft_wrap=True, highlight=False)
+
+
+def _last_step(commands: Sequence[str]) -> list[str]:
+    """Return the coordinator's command and that of one device, as one would type them."""
+    kinds = ("fedtailor coordinator prototypes ", "fedtailor edge run ")
+    return [next(command for command in commands if command.startswith(kind)) for kind in kinds]
 
 
 def _footers(report: dict[str, Any]) -> dict[str, str]:

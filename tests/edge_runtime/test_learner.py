@@ -95,6 +95,27 @@ def test_the_last_batch_of_an_epoch_is_short_and_holds_each_sample_once(paths: d
     assert sorted(map(bytes, seen)) == sorted(map(bytes, samples.reshape(70, -1)))
 
 
+@pytest.mark.parametrize(("samples", "saved"), [(300, 7), (300, 64), (200, 3)])
+def test_an_epoch_runs_through_wherever_states_are_kept(
+    paths: dict[str, Path], data: Data, samples: int, saved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pass, also those across the 64 steps that are drawn at once, meets each sample once."""
+    learner, seen = Learner(Bundle.open(paths["epochs"], KEY.public)), []
+    original = learner._phase.batch
+
+    def noted(drawn: dict[str, np.ndarray], step: int, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+        seen.append(drawn["places"][step])
+        return original(drawn, step, x, y)
+
+    monkeypatch.setattr(learner._phase, "batch", noted)
+    per_pass = -(-samples // 64)
+    passes = 2 * 64 // per_pass + 1
+    learner.fit(data[0][:samples], data[1][:samples], steps=passes * per_pass, options=FitOptions(save_every=saved))
+    for number in range(passes):
+        places = np.concatenate(seen[number * per_pass : (number + 1) * per_pass])
+        assert sorted(places[places >= 0]) == list(range(samples))
+
+
 def test_before_any_step_the_classifier_is_the_bundles(bundle: Bundle, data: Data) -> None:
     own, brought = TrainedClassifier(bundle, Learner(bundle).state), bundle.personalize(data[0])
     np.testing.assert_allclose(own.logits(data[0]), brought.logits(data[0]), rtol=1e-5, atol=1e-5)
@@ -179,7 +200,7 @@ def test_data_that_do_not_fit_are_refused(bundle: Bundle, data: Data, change: ob
 
 @pytest.mark.parametrize("budget", [{}, {"steps": 0}, {"seconds": 0.0}, {"seconds": float("nan")}, {"steps": 5, "seconds": -1.0}], ids=str)
 def test_a_budget_needs_an_end(bundle: Bundle, data: Data, budget: dict[str, float]) -> None:
-    with pytest.raises(InputError, match=r"an end|empty"):
+    with pytest.raises(InputError, match=r"an end|the budget of"):
         Learner(bundle).fit(*data, **budget)  # type: ignore[arg-type]
 
 
@@ -236,6 +257,26 @@ def test_the_command_trains_goes_on_and_predicts(paths: dict[str, Path], folder:
     assert len(lines) == 300
     assert np.mean([line["label"] == label for line, label in zip(lines, truth, strict=True)]) > 0.95
     assert run.invoke(main, ["edge", "predict", str(out), str(folder / "support.npy"), "--bake"]).exit_code == 2
+
+
+def test_going_on_with_other_rows_to_choose_by_is_refused(paths: dict[str, Path], folder: Path, data: Data, tmp_path: Path) -> None:
+    """Rows that were trained on would otherwise judge."""
+    run, out = CliRunner(), tmp_path / "mine"
+    words = command(paths, folder, out, "--steps", 20, "--resume")
+    assert run.invoke(main, [*words, "--validation", "0.25"]).exit_code == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    changed = data[1].copy()
+    changed[0] = 4 if changed[0] == 1 else 1
+    others = {"share": data, "rows": (data[0][:-1], data[1][:-1]), "labels": (data[0], changed), "order": (data[0][::-1], data[1][::-1])}
+    for kind, (samples, labels) in others.items():
+        np.save(folder / "support.npy", samples)
+        np.save(folder / "labels.npy", labels)
+        refused = run.invoke(main, [*words, "--validation", "0.3" if kind == "share" else "0.25"])
+        assert (refused.exit_code, "other data" in refused.stderr) == (InputError.exit_code, True), (kind, refused.output)
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    np.save(folder / "support.npy", data[0])
+    np.save(folder / "labels.npy", data[1])
+    assert run.invoke(main, [*words, "--validation", "0.25"]).exit_code == 0
 
 
 def test_what_is_missing_is_said(paths: dict[str, Path], folder: Path, tmp_path: Path) -> None:

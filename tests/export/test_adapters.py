@@ -205,6 +205,31 @@ def test_a_prediction_sees_one_adapter_and_never_a_mixture(release: Path, spec: 
     assert all(any(row) for row in which)
 
 
+@needs_adapters
+def test_the_command_writes_an_adapter_that_agrees_with_feeding(release: Path, spec: GraphSpec, tmp_path: Path) -> None:
+    """Base, feed and adapter, all three from the bundle."""
+    own, path = some_adapter(spec, 3), tmp_path / "mine.onnx_adapter"
+    save_adapter(tmp_path / "mine.safetensors", own)
+    words = ["adapter", str(release / "bundle"), str(tmp_path / "mine.safetensors"), "--trusted", str(release / "release.pub")]
+    written = CliRunner().invoke(main, [*words, "--out", str(path), "--json"])
+    assert written.exit_code == 0, written.output
+    assert json.loads(written.stdout)["rank"] == 3
+    loaded, options = onnxruntime.LoraAdapter(), onnxruntime.RunOptions()
+    loaded.Load(str(path))
+    options.add_active_adapter(loaded)
+    bundle = Bundle.open(release / "bundle", release / "release.pub")
+    graph = (release / "bundle" / bundle.manifest.graphs["classify"].file).read_bytes()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    classifier = bundle.personalize(SAMPLES)
+    np.testing.assert_allclose(session.run(None, {"samples": SAMPLES})[0], classifier.logits(SAMPLES), atol=1e-5)
+    classifier.use_adapter(own)
+    np.testing.assert_allclose(session.run(None, {"samples": SAMPLES}, options)[0], classifier.logits(SAMPLES), rtol=1e-5, atol=1e-5)
+    wrong = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "mine.bin")])
+    assert wrong.exit_code == InputError.exit_code
+    (tmp_path / "mine.safetensors").write_bytes(b"nonsense")
+    assert CliRunner().invoke(main, [*words, "--out", str(path)]).exit_code == InputError.exit_code
+
+
 def test_the_command_takes_an_adapter(release: Path, spec: GraphSpec, tmp_path: Path) -> None:
     adapter = some_adapter(spec, 3)
     save_adapter(tmp_path / "mine.safetensors", adapter)

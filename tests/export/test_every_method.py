@@ -12,6 +12,7 @@ import torch
 from export.graphs import load_model
 from export.parity import BATCH_SIZES
 from protocol.errors import InputError
+from protocol.graph_sizes import check_sizes
 from protocol.onnx_graph import inspect_graph
 from protocol.operators import ALLOWED_OPERATORS
 from tests.export.exported import WITHOUT_PARTS, Exported, exported_lora, exported_method, exported_variant
@@ -35,6 +36,7 @@ def check(case: Exported) -> None:
     assert (facts.ir_version, facts.opsets) == (8, {"": 18})
     assert facts.operators <= ALLOWED_OPERATORS
     assert not facts.external_data
+    check_sizes(facts.nodes, {each.name: each.shape for each in case.part.inputs}, facts.constants, facts.constant_shapes)
     assert case.parity.batch_sizes == BATCH_SIZES == (1, 2, 3, 7, 17, 64)
     assert case.parity.label_agreement == (1.0 if case.part.judged_by_label else None)
     assert [each.output for each in case.parity.worst_by_output] == [output.name for output in case.part.outputs]

@@ -73,6 +73,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv in one dimension": (lambda: nn.Conv1d(3, 4, 3, stride=2), (3, 11)),
     "transposed conv": (lambda: nn.ConvTranspose2d(3, 4, 4, stride=2, padding=1), (3, 5, 4)),
     "transposed conv in groups": (lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2), (4, 5, 4)),
+    "transposed conv, padded by a stride": (lambda: after_convolution(nn.ConvTranspose2d(4, 2, 3, output_padding=1, dilation=2)), IMAGE),
+    "transposed conv, padded by more": (
+        lambda: after_convolution(nn.ConvTranspose2d(4, 2, 3, stride=(2, 1), padding=1, output_padding=(2, 2), dilation=3)),
+        IMAGE,
+    ),
     "transposed conv behind conv": (lambda: after_convolution(nn.ConvTranspose2d(4, 2, 3, stride=2)), IMAGE),
     "max pooling": (lambda: after_convolution(nn.MaxPool2d(2)), IMAGE),
     "max pooling that leaves a rim": (lambda: after_convolution(nn.MaxPool2d((3, 4))), IMAGE),
@@ -85,6 +90,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "average pooling with padding": (lambda: after_convolution(nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)), IMAGE),
     "average pooling, counted": (lambda: after_convolution(nn.AvgPool2d(3, 2, 1, ceil_mode=True)), IMAGE),
     "average pooling, own divisor": (lambda: after_convolution(nn.AvgPool2d((3, 2), divisor_override=5)), IMAGE),
+    "average pooling, own divisor, overhanging": (
+        lambda: after_convolution(nn.AvgPool2d(3, 2, ceil_mode=True, divisor_override=5)),
+        IMAGE,
+    ),
+    "average pooling, own divisor, padded": (
+        lambda: after_convolution(nn.AvgPool2d(3, (2, 3), 1, ceil_mode=True, divisor_override=7)),
+        IMAGE,
+    ),
     "adaptive pooling": (lambda: after_convolution(nn.AdaptiveAvgPool2d((3, 2))), IMAGE),
     "global pooling": (lambda: after_convolution(nn.AdaptiveAvgPool2d(1), nn.Flatten()), IMAGE),
     "batch norm in training": (lambda: after_convolution(nn.BatchNorm2d(4, track_running_stats=False)), IMAGE),

@@ -10,6 +10,7 @@ from export.step_parity import check_step
 from export.step_tracing import StepExample
 from export.training_step import export_step
 from protocol.errors import InputError, ParityError
+from protocol.graph_sizes import check_sizes
 from protocol.onnx_graph import inspect_graph
 from protocol.operators import ALLOWED_OPERATORS
 from tests.export.steps.layers import LAYERS, LOSSES, Loss, squared_error, step_of, weights_of
@@ -37,6 +38,8 @@ def check(network: nn.Module, loss: Loss, batch: dict[str, torch.Tensor]) -> byt
     assert parity.worst_absolute_difference < 1e-5
     facts = inspect_graph(graph)
     assert facts.operators <= ALLOWED_OPERATORS
+    shapes = {each.name: ["batch" if size is None else size for size in each.shape or ()] for each in facts.input_values}
+    check_sizes(facts.nodes, shapes, facts.constants, facts.constant_shapes)
     assert (facts.ir_version, facts.opsets) == (8, {"": 18})
     return graph
 

@@ -91,6 +91,28 @@ def sized_by_data(maker: str) -> Changes:
     return with_nodes(content + node("Expand", ["weight", "size"], "big"), maker, "Cast", "Expand")
 
 
+def outer_product(length: int) -> Changes:
+    """Return a model with the product of a row of so many zeros and itself as a column."""
+    row = bytes_field(5, initializer("row", np.zeros((1, length), np.float32)))
+    content = row + node("Transpose", ["row"], "column") + node("Mul", ["row", "column"], "grid")
+    return with_nodes(content, "Transpose", "Mul")
+
+
+def rows_by_rows(columns: int) -> Changes:
+    """Return a model that multiplies what a device feeds, as one long row, by itself as a column."""
+    content = bytes_field(5, initializer("wide", np.zeros((3, columns), np.float32)))
+    content += int64s("as_row", [1, -1]) + int64s("as_column", [-1, 1]) + node("MatMul", ["samples", "wide"], "fed")
+    content += node("Reshape", ["fed", "as_row"], "row") + node("Reshape", ["fed", "as_column"], "column")
+    return with_nodes(content + node("Mul", ["row", "column"], "grid"), "Reshape", "Mul")
+
+
+def sized_by_choice(condition: list[int], values: list[int]) -> Changes:
+    """Return an expansion by one of two equal sizes, stretched to the length of a condition."""
+    content = int64s("zeros", condition) + int64s("values", values) + node("Equal", ["zeros", "zeros"], "all")
+    content += node("Where", ["all", "values", "values"], "size")
+    return with_nodes(content + node("Expand", ["weight", "size"], "big"), "Equal", "Where", "Expand")
+
+
 def tensor(*pieces: bytes) -> Changes:
     """Return a model with a further constant beside the weight."""
     return model(graph=bytes_field(5, b"".join(pieces)))
@@ -238,6 +260,11 @@ KINDS: dict[str, Kind] = {
     "a number of a million digits": pair(sized_by_square, 60, 1, G, "Expand asks for too much"),
     "an expansion by the shape of a constant": pair(sized_by_shape, "large", "weight", G, "Expand asks for too much"),
     "an expansion by what a device feeds": pair(sized_by_data, "Relu", "Shape", G, "Expand takes its size from data"),
+    "an outer product": pair(outer_product, 20_000, 20, G, "Mul asks for too much"),
+    "an outer product of what a device feeds": pair(rows_by_rows, 800, 8, G, "Mul asks for too much"),
+    "an expansion by a size that a condition repeats": pair(
+        sized_by_choice, ([0] * 8, [2**10]), ([0, 0], [3, 2]), G, "Expand takes its size from data"
+    ),
     "padding without end": pair(sized, ("Pad", [0, 0, 0, HUGE]), ("Pad", [0, 1, 0, 1]), G, "Pad asks for too much"),
     "padding that takes away": pair(sized, ("Pad", [-HUGE, 0, 0, 0]), ("Pad", [-1, 0, 0, 0]), G, "Pad asks for too much"),
     "an attribute of 2^62": pair(inside_attribute, number_field(3, 2**62), number_field(3, 62), G, "huge attribute"),
