@@ -20,7 +20,7 @@ COMMANDS = {
     "export": ("export.cli", "export", "Make a signed bundle from a run."),
     "adapter": ("export.adapter_cli", "adapter", "Write LoRA factors as ONNX Runtime's own kind of file."),
     "bundle": ("protocol.bundle_cli", "bundle", "Verify, inspect, sign or compare bundles."),
-    "keys": ("protocol.keys_cli", "keys", "Make and show keys, and say how many of which must sign."),
+    "keys": ("protocol.keys_cli", "keys", "Make and show keys, enrol and revoke devices."),
     "edge": ("edge_runtime.cli", "edge", "Personalise, predict and take part, on the device."),
     "coordinator": ("trainer.coordinator.cli", "coordinator", "Collect prototypes from devices over a broker."),
     "broker": ("protocol.broker_cli", "broker", "Run the embedded MQTT broker, for first tries."),

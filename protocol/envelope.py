@@ -88,12 +88,14 @@ class Expectation:
         bundle: Digest of its bundle.
         find_key: Sender id -> public key; raises UnknownDeviceError.
         bundle_free: Kinds of messages that may be about another bundle.
+        check_sender: Gets the id of a sender whose signature verified; raises RevokedDeviceError.
     """
 
     federation: str
     bundle: str
     find_key: Callable[[str], PublicKey]
     bundle_free: frozenset[str] = field(default=BUNDLE_FREE)
+    check_sender: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,9 @@ class Verified:
         Raises:
             StaleMessageError: Expired, from the future, of another federation or about another bundle.
             MalformedMessageError: Header or body do not make a message of this protocol.
+            RevokedDeviceError: The sender's key is revoked.
         """
+        expectation.check_sender(self.header.sender)
         _check_freshness(self.header, expectation, now)
         arrays = decode_tensors(self.body, BODY_LIMITS) if self.body else {}
         return Envelope(self.header, join_message(self.header.kind, self.header.fields, arrays))

@@ -42,7 +42,8 @@ FedtailorError                      1
 │   └── ParityError                62
 └── NotAllowedError                70   ask whoever owns the keys
     ├── UnknownDeviceError         71
-    └── KeyFileError               72
+    ├── KeyFileError               72
+    └── RevokedDeviceError         73
 
 The number is the process's exit code. Each message says what was expected, what came, and what to do;
 ``expected``, ``got`` and ``hint`` keep the three apart for programs.
@@ -344,3 +345,9 @@ class KeyFileError(NotAllowedError):
     """A key file is missing, malformed, readable by others, or would be overwritten."""
 
     exit_code = 72
+
+
+class RevokedDeviceError(NotAllowedError):
+    """A device was enrolled, and its key is revoked."""
+
+    exit_code = 73

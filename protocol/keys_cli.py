@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from protocol.console import AS_JSON, epilog
+from protocol.enrolment_cli import enroll, list_devices, revoke
 from protocol.errors import InputError, KeyFileError
 from protocol.keys import PrivateKey, PublicKey
 from protocol.schema import encode
@@ -39,7 +40,11 @@ class Rotation:
 
 @click.group()
 def keys() -> None:
-    """Make and show keys, and say how many of which must sign."""
+    """Make and show keys, say how many of which must sign, enrol and revoke devices."""
+
+
+for command in (enroll, list_devices, revoke):
+    keys.add_command(command)
 
 
 @keys.command(epilog=epilog("fedtailor keys new release --out keys", codes=KEY_CODES))

@@ -21,6 +21,7 @@ ReasonCode: TypeAlias = Literal[
     "late",
     "stale",
     "foreign",
+    "revoked",
     "unselected",
     "malformed",
     "not-finite",

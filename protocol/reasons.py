@@ -11,6 +11,7 @@ from protocol.errors import (
     PrototypeCountError,
     PrototypeDimensionError,
     PrototypeNotFiniteError,
+    RevokedDeviceError,
     StaleMessageError,
 )
 from protocol.freshness import DuplicateMessageError
@@ -26,6 +27,7 @@ CODES: tuple[tuple[type[FedtailorError], ReasonCode], ...] = (
     (PrototypeClassError, "malformed"),
     (OversizeMessageError, "too-large"),
     (MessageSignatureError, "foreign"),
+    (RevokedDeviceError, "revoked"),
     (NotAllowedError, "foreign"),
 )
 

@@ -10,7 +10,7 @@ from protocol.chunk_frame import is_chunk
 from protocol.delivery_events import Event, Refusal
 from protocol.dispatch import Dispatch
 from protocol.envelope import MAXIMUM_MESSAGE_BYTES, MAXIMUM_SEALED_BYTES, Envelope, Expectation, Header, verify
-from protocol.errors import FedtailorError, MessageError, NotAllowedError, StaleMessageError
+from protocol.errors import FedtailorError, MessageError, NotAllowedError, RevokedDeviceError, StaleMessageError
 from protocol.inbox import Inbox
 from protocol.message_checks import MAXIMUM_REASON, ReasonCode
 from protocol.messages import Cancel, ChannelHead, Done, Fail, GlobalPrototypes, Offer, Presence, Receipt, RoundResult, Want
@@ -94,8 +94,9 @@ class Reception:
             raise NotAllowedError("a message is on another sender's topic", expected=header.sender, got=topic)
         try:
             envelope = verified.read(self.expectation, self.postman.clock())
-        except MessageError as error:
-            if header.kind not in OF_THE_MOMENT:
+        except (MessageError, RevokedDeviceError) as error:
+            unanswered = OF_THE_MOMENT - {Offer.KIND} if isinstance(error, RevokedDeviceError) else OF_THE_MOMENT
+            if header.kind not in unanswered:
                 self.postman.say(receipt_of(header, reason_code(error), error.sentence()), peer)
             self.events.append(Refusal(topic, error, header))
         else:

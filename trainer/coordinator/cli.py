@@ -20,7 +20,7 @@ from protocol.keys import PrivateKey
 from protocol.topics import COORDINATOR, Topics
 from protocol.trust import open_trusted
 from trainer.coordinator.prototype_round import PrototypeRound
-from trainer.coordinator.registry import DeviceRegistry
+from trainer.coordinator.registry import open_registry
 from trainer.coordinator.rounds_cli import pause, resume, run, status
 
 
@@ -60,7 +60,7 @@ class PrototypesRequest:
 @click.option("--federation", default="default", show_default=True, help="Name of the federation.")
 @click.option("--key", type=click.Path(path_type=Path), required=True, help="The coordinator's private key file.")
 @click.option(
-    "--registry", type=click.Path(path_type=Path), required=True, help="Folder of the devices' public keys, <device id>.pub each."
+    "--registry", type=click.Path(path_type=Path), required=True, help="File of fedtailor keys enroll, or a folder of <device id>.pub."
 )
 @click.option("--state", type=click.Path(path_type=Path), required=True, help="Folder for what must outlive a restart.")
 @click.option("--participant", "participants", multiple=True, required=True, help="Id of a device whose prototypes count; repeatable.")
@@ -91,7 +91,7 @@ def _exchange(request: PrototypesRequest) -> dict[str, Any]:
 
     topics = Topics(request.federation)
     bundle = open_bundle(request.bundle, open_trusted(request.trusted))
-    key, registry = PrivateKey.open(request.key), DeviceRegistry(request.registry)
+    key, registry = PrivateKey.open(request.key), open_registry(request.registry)
     if bundle.manifest.coordinator_key != key.public.hex:
         hint = "export the bundle with this coordinator's --coordinator-key"
         raise NotAllowedError("devices with this bundle will not believe this coordinator", got=key.public.fingerprint, hint=hint)

@@ -38,7 +38,7 @@ RUN = click.option("--run", type=click.Path(path_type=Path), required=True, help
 @click.option("--federation", default="default", show_default=True, help="Name of the federation.")
 @click.option("--key", type=click.Path(path_type=Path), required=True, help="The coordinator's private key file.")
 @click.option(
-    "--registry", type=click.Path(path_type=Path), required=True, help="Folder of the devices' public keys, <device id>.pub each."
+    "--registry", type=click.Path(path_type=Path), required=True, help="File of fedtailor keys enroll, or a folder of <device id>.pub."
 )
 @click.option(
     "--participant", "participants", multiple=True, help="Id of a device that takes part; repeatable; all registered if left out."

@@ -22,7 +22,7 @@ from protocol.freshness import next_boot
 from protocol.keys import PrivateKey
 from protocol.mqtt import Connection
 from protocol.outbox import Outbox
-from protocol.topics import COORDINATOR, NAME, CoordinatorRoutes, Topics
+from protocol.topics import COORDINATOR, CoordinatorRoutes, Topics
 from protocol.transfer_limits import TransferLimits
 from protocol.trust import open_trusted
 from trainer.claims import FolderClaim
@@ -31,7 +31,7 @@ from trainer.coordinator.exchanges import Exchange
 from trainer.coordinator.parameter_exchange import ParameterExchange
 from trainer.coordinator.plan import RoundPlan
 from trainer.coordinator.prototype_exchange import PrototypeExchange
-from trainer.coordinator.registry import DeviceRegistry
+from trainer.coordinator.registry import Registry, open_registry
 from trainer.coordinator.rounds import Happened, Rounds
 from trainer.coordinator.rounds_service import RoundsService
 from trainer.methods.registry import method_settings
@@ -41,7 +41,6 @@ FOLDER = "coordinator"  # in the run folder
 PROTOTYPES = "prototypes"  # the exchange that is no method
 MOST_TASKS = 8192
 IN_MEMORY = Path(":memory:")
-REGISTRY_SECONDS = 5.0
 UPDATE_BYTES_PER_HOUR = 1024 * 1024 * 1024
 LOGGER = logging.getLogger(__name__)
 
@@ -87,10 +86,11 @@ def hold_rounds(request: RoundsRequest, observe: Callable[[Happened], None], sto
     folder.mkdir(exist_ok=True)
     claim = FolderClaim(folder)
     try:
-        participants = participants_of(DeviceRegistry(request.registry), request.participants)
+        registry = open_registry(request.registry)
+        participants = participants_of(registry, request.participants)
         rounds = Rounds(folder, plan, run.config.rounds, exchange_of(request.method, run, bundle, plan), participants)
         try:
-            return _serve(request, rounds, bundle, key, observe, stopped)
+            return _serve(request, rounds, (bundle, key, registry), observe, stopped)
         finally:
             rounds.close()
     finally:
@@ -111,39 +111,29 @@ def exchange_of(method: str, run: Run, bundle: VerifiedBundle, plan: RoundPlan) 
     return ParameterExchange(bound, run.final_state(), plan)
 
 
-def participants_of(registry: DeviceRegistry, named: tuple[str, ...]) -> Callable[[], frozenset[str]]:
-    """Return what tells the devices that take part: those named, or all that are registered, looked up every few seconds."""
+def participants_of(registry: Registry, named: tuple[str, ...]) -> Callable[[], frozenset[str]]:
+    """Return what tells the devices that take part now: those named, or all that are registered."""
     for device in named:
         registry.key(device)  # a forgotten key is found now and not in the middle of a round
-    known: list[tuple[float, frozenset[str]]] = []
-
-    def current() -> frozenset[str]:
-        now = time.monotonic()
-        if not known or now - known[0][0] > REGISTRY_SECONDS:
-            names = {path.stem for path in registry.folder.glob("*.pub")} - {COORDINATOR}
-            here = frozenset(name for name in names if NAME.fullmatch(name) and (not named or name in named))
-            known[:] = [(now, here)]
-        return known[0][1]
-
-    return current
+    return lambda: registry.devices() & frozenset(named) if named else registry.devices()
 
 
 def _serve(
     request: RoundsRequest,
     rounds: Rounds,
-    bundle: VerifiedBundle,
-    key: PrivateKey,
+    trusted: tuple[VerifiedBundle, PrivateKey, Registry],
     observe: Callable[[Happened], None],
     stopped: Callable[[], bool],
 ) -> dict[str, Any]:
     """Hold the rounds over a connection."""
+    bundle, key, registry = trusted
     folder, topics = request.run / FOLDER, Topics(request.federation)
     offered, archive = _packed(bundle, folder)
     boot = next_boot(folder / "boot")
     routes = CoordinatorRoutes(topics)
     outbox = Outbox(IN_MEMORY, boot, most_messages=MOST_TASKS)  # of tasks alone, and the journal knows who was not asked yet
     address = Address(request.federation, COORDINATOR, boot, bundle.digest)
-    expectation = Expectation(request.federation, bundle.digest, DeviceRegistry(request.registry).key)
+    expectation = Expectation(request.federation, bundle.digest, registry.key, check_sender=registry.check)
     limits = TransferLimits(bytes_per_hour=UPDATE_BYTES_PER_HOUR)
     started = time.monotonic()
     try:

@@ -17,7 +17,7 @@ from protocol.messages import EvaluationReport, GlobalPrototypes, Message, Proto
 from protocol.mqtt import Connection, Received
 from protocol.topics import COORDINATOR, Topics
 from trainer.coordinator.prototype_round import PrototypeRound
-from trainer.coordinator.registry import DeviceRegistry
+from trainer.coordinator.registry import Registry
 
 POLL_SECONDS = 0.5
 GLOBAL_LIFETIME_SECONDS = 86_400.0
@@ -45,7 +45,7 @@ class Coordinator:
     connection: Connection
     topics: Topics
     round: PrototypeRound
-    registry: DeviceRegistry
+    registry: Registry
     key: PrivateKey
     boot: int
     bundle: str
@@ -78,7 +78,8 @@ class Coordinator:
     def handle(self, received: Received) -> None:
         """Take one message from the wire; whatever is wrong with it, the coordinator goes on."""
         try:
-            envelope = unseal(received.payload, Expectation(self.topics.federation, self.bundle, self.registry.key), time.time())
+            known = Expectation(self.topics.federation, self.bundle, self.registry.key, check_sender=self.registry.check)
+            envelope = unseal(received.payload, known, time.time())
             header = envelope.header
             if self.topics.sender(received.topic) != header.sender:
                 raise NotAllowedError("a device sent on another device's topic", expected=header.sender, got=received.topic)
