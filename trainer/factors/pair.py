@@ -94,7 +94,7 @@ def checked_weights(clients: Sequence[Factors], weights: Tensor) -> Tensor:
     shares = weights.to(torch.float64)
     if shares.shape != (len(clients),) or not torch.isfinite(shares).all() or bool((shares < 0).any()) or float(shares.sum()) <= 0:
         expected = f"{len(clients)} finite numbers from 0, not all 0"
-        raise InputError("the weights of an aggregation are wrong", expected=expected, got=f"{tuple(weights.shape)}: {weights.tolist()}"[:200])
+        raise InputError("the weights of an aggregation are wrong", expected=expected, got=str(weights.tolist())[:200])
     return shares / shares.sum()  # (M,)
 
 
