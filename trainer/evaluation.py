@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -78,6 +78,7 @@ class Accuracies:
         deviation: Standard deviation over the new devices.
         participants: Accuracy of each participant by device id.
         new_devices: Accuracy of each new device by device id.
+        groups: Mean accuracy of the participants of each group, where devices are of several kinds.
     """
 
     gacc: float
@@ -87,6 +88,7 @@ class Accuracies:
     deviation: float
     participants: dict[str, float]
     new_devices: dict[str, float]
+    groups: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,8 @@ def evaluate(
     judged = {each: _mean_accuracy(made_up, own) for each, own in found.calibrations.items()} if made_up else found.scores
     name, calibration = found.choose(correction, judged)
     return Evaluation(
-        plain=_accuracies(participants, new, pooled, None),
-        shifted=_accuracies(participants, new, pooled, calibration),
+        plain=_accuracies(trained.method, participants, new, pooled, None),
+        shifted=_accuracies(trained.method, participants, new, pooled, calibration),
         calibration=name,
         calibration_values={"scale": calibration.scale, "bias": calibration.bias.tolist()},
         new_device_uses=trained.method.new_device_uses,
@@ -185,7 +187,9 @@ def _mean_accuracy(devices: list[Scored], calibration: Calibration | None) -> fl
     return float(np.mean([each.accuracy(calibration) for each in devices])) if devices else float("nan")
 
 
-def _accuracies(participants: list[Scored], new: list[Scored], pooled: Scored, calibration: Calibration | None) -> Accuracies:
+def _accuracies(
+    method: Method, participants: list[Scored], new: list[Scored], pooled: Scored, calibration: Calibration | None
+) -> Accuracies:
     """Return all accuracies, corrected or not."""
     own = {each.device: each.accuracy(calibration) for each in participants}
     unseen = {each.device: each.accuracy(calibration) for each in new}
@@ -198,7 +202,16 @@ def _accuracies(participants: list[Scored], new: list[Scored], pooled: Scored, c
         deviation=float(np.std(values)),
         participants=own,
         new_devices=unseen,
+        groups=_by_group(method, own),
     )
+
+
+def _by_group(method: Method, accuracies: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean accuracy of each group of devices; nothing where all are alike."""
+    groups: dict[str, list[float]] = {}
+    for device, accuracy in accuracies.items():
+        groups.setdefault(method.group(device), []).append(accuracy)
+    return {name: float(np.mean(values)) for name, values in sorted(groups.items()) if name}
 
 
 def _score_participant(trained: Trained, client: Participant, support_size: int | None) -> Scored:

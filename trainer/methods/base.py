@@ -168,6 +168,9 @@ class Method(Protocol):
     def new_device_uses(self) -> NewDeviceUses:
         """Return what personalisation on a new device reads."""
 
+    def group(self, device: str) -> str:
+        """Return the name of the group of like devices that a device belongs to; empty where all are alike."""
+
     def enrol(self, samples: Tensor, labels: Tensor) -> State:
         """Return what a device tells the server once, before the first round, from samples (N, *shape) and labels (N,)."""
 
@@ -227,6 +230,10 @@ class MethodBase:
     def new_device_uses(self) -> NewDeviceUses:
         """Return that a new device's data are not read."""
         return "nothing"
+
+    def group(self, device: str) -> str:
+        """Return that all devices are alike."""
+        return ""
 
     def enrol(self, samples: Tensor, labels: Tensor) -> State:
         """Return nothing."""

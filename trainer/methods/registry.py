@@ -10,30 +10,47 @@ from typing import Any
 from protocol.errors import InputError
 from trainer.methods.base import MethodSettings
 from trainer.methods.ditto import Ditto
+from trainer.methods.fd import FederatedDistillation
 from trainer.methods.fedavg import FedAvg
 from trainer.methods.fedavg_ft import FedAvgFineTuned
+from trainer.methods.fedgh import FedGH
 from trainer.methods.fedjets import FedJets
+from trainer.methods.fedproto import FedProto
 from trainer.methods.fedprox import FedProx
+from trainer.methods.fml import FedKD, MutualLearning
 from trainer.methods.hyperfedzero import HyperFedZero
+from trainer.methods.lg_fedavg import LgFedAvg
 from trainer.methods.local import Local
 from trainer.methods.perfedavg import PerFedAvg
+from trainer.methods.pfedes import PFedES
+from trainer.methods.pfedes_paper import PFedESPaper
 from trainer.methods.pfedhn import PFedHN
 from trainer.methods.pfedme import PFedMe
 from trainer.methods.scaffold import Scaffold
+from trainer.methods.standalone import Standalone
 from trainer.settings import build_settings
 
 METHODS: Mapping[str, type[Any]] = {
     Ditto.name: Ditto,
     FedAvg.name: FedAvg,
     FedAvgFineTuned.name: FedAvgFineTuned,
+    FedGH.name: FedGH,
     FedJets.name: FedJets,
+    FedKD.name: FedKD,
+    FedProto.name: FedProto,
+    FederatedDistillation.name: FederatedDistillation,
     FedProx.name: FedProx,
     HyperFedZero.name: HyperFedZero,
+    LgFedAvg.name: LgFedAvg,
     Local.name: Local,
+    MutualLearning.name: MutualLearning,
     PerFedAvg.name: PerFedAvg,
+    PFedES.name: PFedES,
+    PFedESPaper.name: PFedESPaper,
     PFedHN.name: PFedHN,
     PFedMe.name: PFedMe,
     Scaffold.name: Scaffold,
+    Standalone.name: Standalone,
 }
 
 

@@ -13,10 +13,13 @@ from torch import nn
 from protocol.errors import InputError
 from trainer.models.benchmark_cnn import BenchmarkCNN
 from trainer.models.factories import call_factory
+from trainer.models.five_cnns import FIVE_CNNS
 from trainer.models.lenet import LeNet, SmallLeNet
 from trainer.models.mlp import MLP
 from trainer.models.own_model import check_model
+from trainer.models.proxies import PooledProxy, StridedProxy
 from trainer.models.resnet import ResNet
+from trainer.models.small_cnn import ResidualCNN, SmallCNN
 from trainer.models.vit import VisionTransformer
 from trainer.models.zenkenet import ZenkeNet
 
@@ -33,12 +36,20 @@ BUILDERS: Mapping[str, Builder] = {
     "lenet": LeNet,
     "lenet-s": SmallLeNet,
     "mlp": _mlp,
+    "proxy-pooled": PooledProxy,
+    "proxy-strided": StridedProxy,
+    "residual-cnn": ResidualCNN,
+    "small-cnn": SmallCNN,
     "vit": VisionTransformer,
     "zenkenet": ZenkeNet,
+    **FIVE_CNNS,
 }
 MLP_NAME = re.compile(r"mlp((?:-[1-9][0-9]{0,6})+)")
 RESNET_NAME = re.compile(r"resnet([1-9][0-9]{0,3})")
-KNOWN_NAMES = "cnn, lenet, lenet-s, mlp, mlp-<units>-<units>, resnet20 (any 6n + 2), vit, zenkenet, or your own as module:factory"
+KNOWN_NAMES = (
+    "cnn, cnn-1 to cnn-5, lenet, lenet-s, mlp, mlp-<units>-<units>, proxy-pooled, proxy-strided, residual-cnn, "
+    "resnet20 (any 6n + 2), small-cnn, vit, zenkenet, or your own as module:factory"
+)
 
 
 def build_model(name: str, sample_shape: Sequence[int], classes: int, **sizes: object) -> nn.Module:

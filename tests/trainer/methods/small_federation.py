@@ -21,6 +21,9 @@ from trainer.methods.registry import METHODS
 
 TASK = Task((4, 4), "uint8", 0.0, 16.0, ("a", "b", "c"))
 SMALL: dict[str, Any] = {"model": "mlp-6", "local_steps": 2, "batch_size": 8}
+UNLIKE: dict[str, Any] = {
+    "architectures": ("mlp-6", "mlp-5-4"), "feature_size": 4, "proxy": "mlp-5", "proxy_batch_size": 8, "scratch_steps": 8,
+}  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "fedjets": {"experts": 3, "warmup_rounds": 1},
     "local": {"scratch_steps": 8},
@@ -41,7 +44,7 @@ class States(NamedTuple):
 def settings_of(name: str, **values: Any) -> Any:
     """Return small settings of a method."""
     fields = {field.name for field in dataclasses.fields(METHODS[name])}
-    return METHODS[name](**{key: value for key, value in {**SMALL, **OWN.get(name, {})}.items() if key in fields} | values)
+    return METHODS[name](**{key: value for key, value in {**SMALL, **UNLIKE, **OWN.get(name, {})}.items() if key in fields} | values)
 
 
 def bound(name: str, dtype: torch.dtype = torch.float64, **values: Any) -> Any:
