@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from trainer.models.images import halve, image_shape, with_channels
 
 SMALLEST_SIDE = 16
+GROUPS = 8
 
 
 class SmallCNN(nn.Module):
@@ -39,20 +40,20 @@ class SmallCNN(nn.Module):
 
 
 class ResidualCNN(nn.Module):
-    """Two residual blocks without normalisation, each at half the sides of what was before, and the mean of each channel.
+    """Two residual blocks with group normalisation, each at half the sides of what was before, and the mean of each channel.
 
     Args:
         sample_shape: (H, W) or (channels, H, W).
         classes: Units of the last layer.
-        width: Channels of the first block; the second has twice as many.
+        width: Channels of the first block, a multiple of 8; the second has twice as many.
     """
 
     def __init__(self, sample_shape: Sequence[int], classes: int, width: int = 16) -> None:
         super().__init__()
         image = image_shape(sample_shape, SMALLEST_SIDE, "residual-cnn")
-        self.stem = nn.Conv2d(image.channels, width, 3, stride=2, padding=1)
+        self.stem = nn.Sequential(nn.Conv2d(image.channels, width, 3, stride=2, padding=1), nn.GroupNorm(GROUPS, width))
         self.first = _Residual(width)
-        self.narrow = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
+        self.narrow = nn.Sequential(nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.GroupNorm(GROUPS, 2 * width))
         self.second = _Residual(2 * width)
         self.head = nn.Linear(2 * width, classes)
 
@@ -69,8 +70,8 @@ class _Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(channels, channels, 3, padding=1)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.GroupNorm(GROUPS, channels))
+        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.GroupNorm(GROUPS, channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, channels, H, W) from the same."""
