@@ -103,7 +103,8 @@ def load_peft(folder: Path, layers: LayerShapes) -> LoraAdapter:
 def graph_factors(adapter: LoraAdapter, model_scales: Mapping[str, float]) -> dict[str, NDArray[np.generic]]:
     """Return factors as a graph with LoRA inputs takes them, for ``edge_runtime.adapters.make_adapter`` and its files.
 
-    Such a graph has one rank for all layers and each layer's own scale inside: lower ranks are padded, and B takes up the rest of the scale.
+    Such a graph has one rank for all layers and each layer's own scale inside: lower ranks are padded, and B takes what is left
+    of the scale.
 
     Args:
         adapter: The factors.

@@ -35,10 +35,12 @@ def correction(target: Factors, pair: Factors, ridge: float = 0.0) -> Tensor:
         raise InputError("the ridge of a correction is wrong", expected="a finite number from 0", got=ridge)
     residual = difference(target, pair)
     if ridge == 0:
-        return residual.b @ (residual.a @ torch.linalg.pinv(pair.a))  # (*, O, R)
+        closest: Tensor = residual.b @ (residual.a @ torch.linalg.pinv(pair.a))  # (*, O, R)
+        return closest
     normal = pair.a @ pair.a.mT + ridge * torch.eye(pair.rank, dtype=pair.a.dtype, device=pair.a.device)  # (*, R, R)
     onto = residual.b @ (residual.a @ pair.a.mT)  # (*, O, R)
-    return torch.linalg.solve(normal, onto.mT).mT  # the normal matrix is symmetric
+    solved: Tensor = torch.linalg.solve(normal, onto.mT).mT  # (*, O, R); the normal matrix is symmetric
+    return solved
 
 
 def corrected(target: Factors, pair: Factors, ridge: float = 0.0) -> Factors:

@@ -36,7 +36,8 @@ def norm(factors: Factors) -> Tensor:
     """Return the Frobenius norm |B A|, (*), without cancellation."""
     left_core = torch.linalg.qr(factors.b, mode="r").R  # (*, k, R)
     right_core = torch.linalg.qr(factors.a.mT, mode="r").R  # (*, l, R)
-    return torch.linalg.matrix_norm(left_core @ right_core.mT)
+    length: Tensor = torch.linalg.matrix_norm(left_core @ right_core.mT)  # (*)
+    return length
 
 
 def distance(first: Factors, second: Factors) -> Tensor:

@@ -46,7 +46,8 @@ def norm_weights(clients: Sequence[Sequence[Factors]]) -> Tensor:
 def tail_penalty(factors: Factors, decay: float) -> Tensor:
     """Return |A[k:]| |B[:, k:]| with k = floor(decay * R), at least 1: what a client adds to its loss so that the tail shrinks, (*)."""
     kept = _kept(factors.rank, decay)
-    return torch.linalg.matrix_norm(factors.a[..., kept:, :]) * torch.linalg.matrix_norm(factors.b[..., kept:])
+    penalty: Tensor = torch.linalg.matrix_norm(factors.a[..., kept:, :]) * torch.linalg.matrix_norm(factors.b[..., kept:])  # (*)
+    return penalty
 
 
 def pruned_rank(before: Factors, after: Factors, decay: float) -> int:

@@ -57,7 +57,8 @@ def _orthonormal_beside(basis: Tensor, columns: Tensor) -> Tensor:
 
 def _energy_of_best(rows: Tensor, rank: int) -> Tensor:
     """Return the sum of the ``rank`` largest squared singular values of (*, I, L), (*)."""
-    return torch.linalg.eigvalsh(rows.mT @ rows)[..., -rank:].sum(-1)
+    energy: Tensor = torch.linalg.eigvalsh(rows.mT @ rows)[..., -rank:].sum(-1)  # (*)
+    return energy
 
 
 def _settled(before: Tensor, captured: Tensor, energy: Tensor) -> bool:

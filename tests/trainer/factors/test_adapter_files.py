@@ -124,7 +124,7 @@ def test_a_file_larger_than_its_layers_allow_is_not_read(tmp_path: Path) -> None
     save_peft(tmp_path, ADAPTER)
     with (tmp_path / TENSORS_FILE).open("r+b") as file:
         file.truncate(10**9)
-    with pytest.raises(InputError, match="large|bytes"):
+    with pytest.raises(InputError, match=r"large|bytes"):
         load_peft(tmp_path, LAYERS)
 
 
