@@ -12,13 +12,22 @@ from trainer.methods.base import MethodSettings
 from trainer.methods.ditto import Ditto
 from trainer.methods.fedavg import FedAvg
 from trainer.methods.fedavg_ft import FedAvgFineTuned
+from trainer.methods.fedex_lora import FedExLoRA
+from trainer.methods.fedit import FedIT
 from trainer.methods.fedjets import FedJets
 from trainer.methods.fedprox import FedProx
+from trainer.methods.ffa_lora import FFALoRA
+from trainer.methods.flexlora import FlexLoRA
+from trainer.methods.flora import FLoRA
+from trainer.methods.hetlora import HetLoRA
 from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.local import Local
+from trainer.methods.local_lora import LocalLoRA
+from trainer.methods.lora_fair import LoRAFair
 from trainer.methods.perfedavg import PerFedAvg
 from trainer.methods.pfedhn import PFedHN
 from trainer.methods.pfedme import PFedMe
+from trainer.methods.rolora import RoLoRA
 from trainer.methods.scaffold import Scaffold
 from trainer.settings import build_settings
 
@@ -26,6 +35,15 @@ METHODS: Mapping[str, type[Any]] = {
     Ditto.name: Ditto,
     FedAvg.name: FedAvg,
     FedAvgFineTuned.name: FedAvgFineTuned,
+    FedExLoRA.name: FedExLoRA,
+    FedIT.name: FedIT,
+    FFALoRA.name: FFALoRA,
+    FlexLoRA.name: FlexLoRA,
+    FLoRA.name: FLoRA,
+    HetLoRA.name: HetLoRA,
+    LocalLoRA.name: LocalLoRA,
+    LoRAFair.name: LoRAFair,
+    RoLoRA.name: RoLoRA,
     FedJets.name: FedJets,
     FedProx.name: FedProx,
     HyperFedZero.name: HyperFedZero,
