@@ -32,9 +32,13 @@ class FlexLoRAMethod(LoraMethod):
 
     def aggregate(self, server: State, updates: Updates) -> State:
         """Return the nearest pair of every layer, and the head's mean."""
-        after = {**server, **mean_of(updates, self.head_names)}
-        for layer in self.layers:
-            rank = len(server[f"{layer}.{FACTOR_A}"])
-            pair = nearest_pair(stacked(pairs_of(updates, layer), sample_shares(updates)), rank)
-            after |= named(layer, pair, self.dtype)
-        return after
+        return nearest_pairs(self, server, updates)
+
+
+def nearest_pairs(method: LoraMethod, server: State, updates: Updates) -> State:
+    """Return a server's state with the pair of every layer that is nearest to the mean of products, and the head's mean."""
+    after, shares = {**server, **mean_of(updates, method.head_names)}, sample_shares(updates)
+    for layer in method.layers:
+        rank = len(server[f"{layer}.{FACTOR_A}"])
+        after |= named(layer, nearest_pair(stacked(pairs_of(updates, layer), shares), rank), method.dtype)
+    return after

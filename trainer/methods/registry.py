@@ -21,6 +21,7 @@ from trainer.methods.flexlora import FlexLoRA
 from trainer.methods.flora import FLoRA
 from trainer.methods.hetlora import HetLoRA
 from trainer.methods.hyperfedzero import HyperFedZero
+from trainer.methods.hyperlora import HyperLoRA
 from trainer.methods.local import Local
 from trainer.methods.local_lora import LocalLoRA
 from trainer.methods.lora_fair import LoRAFair
@@ -47,6 +48,7 @@ METHODS: Mapping[str, type[Any]] = {
     FedJets.name: FedJets,
     FedProx.name: FedProx,
     HyperFedZero.name: HyperFedZero,
+    HyperLoRA.name: HyperLoRA,
     Local.name: Local,
     PerFedAvg.name: PerFedAvg,
     PFedHN.name: PFedHN,
