@@ -123,16 +123,18 @@ def jobs_of(arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print one Markdown table for each setting, number of steps, model and batch size; differences are HyperLoRA's minus a method's."""
+    """Print one Markdown table for each setting, number of steps, model and batch size; at the rate run last; differences are HyperLoRA's minus a method's."""
     shown = [row for row in rows if row["seed"] != GRID_SEED and not row["more"]]
     for group in sorted({(r["setting"], r["steps"], r["model"], r["batch_size"]) for r in shown}):
         own = [r for r in shown if (r["setting"], r["steps"], r["model"], r["batch_size"]) == group]
         print(f"\n{group[0]} skew, {group[1]} steps, {group[2]}, batch {group[3]}\n")
         print("| method | rate | seeds | static | before | after | HyperLoRA's minus this | known | unknown | mixture |")
         print("| --- " * 10 + "|")
-        first = {r["seed"]: r["after"] for r in own if r["method"] == "hyperlora"}
+        rate = next((r["rate"] for r in reversed(own) if r["method"] == "hyperlora"), None)
+        first = {r["seed"]: r["after"] for r in own if r["method"] == "hyperlora" and r["rate"] == rate}
         for method in [name for name in METHODS if any(r["method"] == name for r in own)]:
-            mine = [r for r in own if r["method"] == method]
+            last = next(r["rate"] for r in reversed(own) if r["method"] == method)
+            mine = [r for r in own if r["method"] == method and r["rate"] == last]
             cells = {name: _interval([r[name] for r in mine]) for name in FIGURES}
             gaps = list(paired_differences(first, {r["seed"]: r["after"] for r in mine}).values())
             difference = _interval(gaps, signed=True) if gaps and method != "hyperlora" else ""

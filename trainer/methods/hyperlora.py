@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from edge_runtime.distribution_signature import SignatureParts
@@ -32,9 +32,10 @@ from trainer.methods.checks import check_at_least, check_between, check_positive
 from trainer.methods.flexlora import nearest_pairs
 from trainer.methods.lora_generator import GeneratorSize, LoraGenerator
 from trainer.methods.lora_method import ENROLLED, LoraMethod, LoraTraining
+from trainer.methods.lora_parts import adapted_parts, without_head
 from trainer.methods.lora_signatures import RAW, kernel, log_densities, measure, normalised, registered, table
 from trainer.methods.names import part_of, prefixed
-from trainer.methods.parts import Part, PartTensor
+from trainer.methods.parts import Part
 from trainer.optimisers import Adam
 
 GENERATOR = "generator."
@@ -90,7 +91,7 @@ class HyperLoRAMethod(LoraMethod):
     def __init__(self, settings: HyperLoRA, task: Task, dtype: torch.dtype) -> None:
         super().__init__(settings, task, dtype)
         self.own = settings
-        self.features = _without_head(self.network, self.head)
+        self.features = without_head(self.network, self.head)
         probe = torch.full((2, *task.sample_shape), task.minimum).to(getattr(torch, task.dtype))
         labels = torch.zeros(2, dtype=torch.int64)
         self.signature_length = len(measure(task, settings.signature, self.features, probe, labels))
@@ -234,36 +235,8 @@ class HyperLoRAMethod(LoraMethod):
     def parts(self, server: State) -> tuple[Part, ...]:
         """Return ``features``, ``generate_lora`` and ``classify``, whose factors and head are inputs."""
         self.check_backbone(server)
-        names = list(self.trained_names)
         generator = copy.deepcopy(self.generator).requires_grad_(requires_grad=False)
         generator.load_state_dict(part_of(server, GENERATOR))
-        samples, classes = self.task.samples_tensor(), len(self.task.classes)
-        largest = 3.0 / self.signature_length**0.5
-        signature = PartTensor("signature", "float32", ("batch", self.signature_length), "distribution signature", -largest, largest)
-        shapes = {name: tuple(server[name].shape) for name in names}
-        written = tuple(PartTensor(f"weight.{name}", "float32", ("batch", *shape), "generated") for name, shape in shapes.items())
-        inputs = tuple(PartTensor(f"weight.{name}", "float32", shape, "factor or head", -0.2, 0.2) for name, shape in shapes.items())
-        width = self.features(torch.zeros(1, *self.task.sample_shape)).shape[1]
-        features = PartTensor("features", "float32", ("batch", width), "features of the frozen backbone")
-        logits = PartTensor("logits", "float32", ("batch", classes), "class scores before the softmax")
-
-        def generate(signatures: Tensor) -> tuple[Tensor, ...]:
-            made = generator(signatures)
-            return tuple(made[name] for name in names)
-
-        def classify(samples: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-            return self.logits(part_of(weights, "weight."), samples)
-
-        return (
-            Part("features", self.features, (samples,), (features,)),
-            Part("generate_lora", generate, (signature,), written),
-            Part("classify", classify, (samples, *inputs), (logits,), True, gathered=len(inputs)),
-        )
-
-
-def _without_head(network: nn.Sequential, head: str) -> nn.Sequential:
-    """Return the frozen network up to its head: raw samples (B, *shape) -> features (B, D); fresh factors add nothing."""
-    features = copy.deepcopy(network).requires_grad_(requires_grad=False)
-    parent, _, own = head.rpartition(".")
-    setattr(features[1].get_submodule(parent), own, nn.Identity())
-    return features
+        adapter = {name: server[name] for name in self.trained_names}
+        networks = self.features, copy.deepcopy(self.network).requires_grad_(requires_grad=False), generator
+        return adapted_parts(self.task, networks, adapter, self.signature_length)
