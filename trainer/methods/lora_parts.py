@@ -53,9 +53,10 @@ def without_head(network: nn.Sequential, head: str) -> nn.Sequential:
     return features
 
 
-def adapted_parts(
-    task: Task, networks: tuple[nn.Module, nn.Module, LoraGenerator], adapter: State, signature_length: int
-) -> tuple[Part, ...]:
+Networks: TypeAlias = tuple[nn.Module, nn.Module, LoraGenerator]
+
+
+def adapted_parts(task: Task, networks: Networks, adapter: State, signature_length: int) -> tuple[Part, ...]:
     """Return ``features``, ``generate_lora`` and ``classify``.
 
     Args:
