@@ -123,7 +123,7 @@ def jobs_of(arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print one Markdown table for each setting, number of steps, model and batch size; at the rate run last; differences are HyperLoRA's minus a method's."""
+    """Print one Markdown table for each setting, number of steps, model and batch size, at the rate that was run last."""
     shown = [row for row in rows if row["seed"] != GRID_SEED and not row["more"]]
     for group in sorted({(r["setting"], r["steps"], r["model"], r["batch_size"]) for r in shown}):
         own = [r for r in shown if (r["setting"], r["steps"], r["model"], r["batch_size"]) == group]
