@@ -14,6 +14,7 @@ from protocol.errors import MissingExtraError
 COMMANDS = {
     "demo": ("export.demo.command", "demo", "The whole way on real data, in one command."),
     "train": ("trainer.cli", "train", "Train a federated method on one machine."),
+    "pretrain": ("trainer.pretraining_cli", "pretrain_command", "Train a backbone for low-rank adaptation."),
     "compare": ("trainer.comparison_cli", "compare", "Compare methods over paired seeds, with intervals."),
     "bench": ("trainer.bench.cli", "bench", "Measure speed on this machine."),
     "report": ("trainer.report.cli", "report", "One HTML page about runs."),

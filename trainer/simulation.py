@@ -234,4 +234,5 @@ def task_of(dataset: Dataset) -> Task:
 def default_split(dataset: Dataset, seed: int) -> SplitSettings:
     """Return the preset cut of a data set."""
     preset = preset_for(dataset.name)
-    return SplitSettings(preset.participants, preset.new_devices, preset.concentration, preset.minimum_samples, preset.support_size, seed)
+    numbers = preset.participants, preset.new_devices, preset.concentration, preset.minimum_samples, preset.support_size
+    return SplitSettings(*numbers, seed, **preset.split)

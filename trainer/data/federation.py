@@ -38,6 +38,8 @@ class SplitSettings:
         partition: Name of the cut, a key of ``PARTITIONS``.
         classes_per_client: Classes of one client, for the partition ``classes``.
         validation_share: Share of a participant's training samples that is set aside, 0 to 0.9.
+        training_size: Samples that a participant trains on, at most; what is beyond is not used at all. None for all it has.
+        training_domains: How many of the domains, the first ones, participants come from, for partitions by domain; 0 for all.
     """
 
     participants: int
@@ -49,12 +51,14 @@ class SplitSettings:
     partition: str = "dirichlet"
     classes_per_client: int = 2
     validation_share: float = 0.0
+    training_size: int | None = None
+    training_domains: int = 0
 
     def __post_init__(self) -> None:
         """Refuse settings that no data set fits."""
         if self.partition not in PARTITIONS:
             raise DatasetError("partition is unknown", expected=" or ".join(PARTITIONS), got=self.partition)
-        bounds = {"participants": 1, "new_devices": 0, "minimum_samples": 0, "classes_per_client": 1, "seed": 0}
+        bounds = {"participants": 1, "new_devices": 0, "minimum_samples": 0, "classes_per_client": 1, "seed": 0, "training_domains": 0}
         for name, least in bounds.items():
             if getattr(self, name) < least:
                 raise DatasetError(f"setting {name} is out of range", expected=f"{least} or more", got=getattr(self, name))
@@ -62,8 +66,10 @@ class SplitSettings:
             raise DatasetError("setting concentration is out of range", expected="a positive number", got=self.concentration)
         if not 0 <= self.validation_share <= HIGHEST_VALIDATION_SHARE:
             raise DatasetError("setting validation_share is out of range", expected="0 to 0.9", got=self.validation_share)
-        if self.support_size is not None and self.support_size < 1:
-            raise DatasetError("setting support_size is out of range", expected="1 or more, or none for all", got=self.support_size)
+        for name in ("support_size", "training_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise DatasetError(f"setting {name} is out of range", expected="1 or more, or none for all", got=value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +123,7 @@ def split_dataset(dataset: Dataset, settings: SplitSettings) -> tuple[FederatedD
     """
     names = _device_names("participant", settings.participants), _device_names("new", settings.new_devices)
     cut = _cut(dataset, settings, [*names[0], *names[1]])
-    participants = tuple(_participant(dataset, name, *cut[name], settings.validation_share) for name in names[0])
+    participants = tuple(_participant(dataset, name, *cut[name], settings) for name in names[0])
     support = {name: cut[name][0][: settings.support_size] for name in names[1]}
     query = {name: cut[name][1] for name in names[1]}
     new_devices = tuple(NewDevice(name, dataset.samples[support[name]], dataset.samples[query[name]]) for name in names[1])
@@ -137,7 +143,14 @@ def _device_names(kind: str, count: int) -> list[str]:
 def _cut(dataset: Dataset, settings: SplitSettings, names: list[str]) -> dict[str, tuple[IndexArray, IndexArray]]:
     """Return each device's sample positions: for training or as support, and for testing or as query."""
     generator = np.random.Generator(np.random.Philox(key=np.uint64(settings.seed), counter=[0, 0, 0, 1]))
-    numbers = Cut(len(names), settings.minimum_samples, settings.concentration, settings.classes_per_client)
+    numbers = Cut(
+        len(names),
+        settings.minimum_samples,
+        settings.concentration,
+        settings.classes_per_client,
+        settings.participants,
+        settings.training_domains,
+    )
     shares = PARTITIONS[settings.partition](dataset, numbers, generator)
     least = 2 if settings.validation_share == 0 else 3
     parts = {}
@@ -149,10 +162,10 @@ def _cut(dataset: Dataset, settings: SplitSettings, names: list[str]) -> dict[st
     return parts
 
 
-def _participant(dataset: Dataset, name: str, first: IndexArray, test: IndexArray, validation_share: float) -> Participant:
+def _participant(dataset: Dataset, name: str, first: IndexArray, test: IndexArray, settings: SplitSettings) -> Participant:
     """Return one participant from its sample positions."""
-    aside = max(1, int(validation_share * len(first))) if validation_share > 0 else 0
-    train, validation = first[: len(first) - aside], first[len(first) - aside :]
+    aside = max(1, int(settings.validation_share * len(first))) if settings.validation_share > 0 else 0
+    train, validation = first[: len(first) - aside][: settings.training_size], first[len(first) - aside :]
     return Participant(
         name,
         dataset.samples[train],

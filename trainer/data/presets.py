@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MethodValues = Mapping[str, Mapping[str, Any]]
@@ -22,6 +22,7 @@ class Preset:
         rounds: Rounds of training.
         model: Classifier of every method that names none.
         methods: Settings of each method that differ from its defaults, by method name.
+        split: Further fields of the cut.
     """
 
     participants: int
@@ -32,6 +33,7 @@ class Preset:
     rounds: int
     model: str
     methods: MethodValues
+    split: Mapping[str, Any] = field(default_factory=dict)
 
 
 DIGITS = Preset(
@@ -67,8 +69,21 @@ REFERENCE = Preset(
     model="mlp-64",
     methods={},
 )
+# Feature skew: six participants, one domain each; new devices of those, of three unknown transformations, and of three mixtures.
+DOMAINS = Preset(
+    participants=6,
+    new_devices=12,
+    concentration=0.5,
+    minimum_samples=60,
+    support_size=256,
+    rounds=20,
+    model="vit-tiny",
+    methods={},
+    split={"partition": "domain", "training_domains": 6, "training_size": 400},
+)
+PRESETS = {"digits": DIGITS, "fashion-mnist-domains": DOMAINS}
 
 
 def preset_for(dataset_name: str) -> Preset:
-    """Return the preset of the small digits, or the reference setting for everything else."""
-    return DIGITS if dataset_name == "digits" else REFERENCE
+    """Return the preset of a data set that has one, or the reference setting."""
+    return PRESETS.get(dataset_name, REFERENCE)

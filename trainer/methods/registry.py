@@ -13,19 +13,29 @@ from trainer.methods.ditto import Ditto
 from trainer.methods.fd import FederatedDistillation
 from trainer.methods.fedavg import FedAvg
 from trainer.methods.fedavg_ft import FedAvgFineTuned
+from trainer.methods.fedex_lora import FedExLoRA
 from trainer.methods.fedgh import FedGH
+from trainer.methods.fedit import FedIT
 from trainer.methods.fedjets import FedJets
 from trainer.methods.fedproto import FedProto
 from trainer.methods.fedprox import FedProx
+from trainer.methods.ffa_lora import FFALoRA
+from trainer.methods.flexlora import FlexLoRA
+from trainer.methods.flora import FLoRA
 from trainer.methods.fml import FedKD, MutualLearning
+from trainer.methods.hetlora import HetLoRA
 from trainer.methods.hyperfedzero import HyperFedZero
+from trainer.methods.hyperlora import HyperLoRA
 from trainer.methods.lg_fedavg import LgFedAvg
 from trainer.methods.local import Local
+from trainer.methods.local_lora import LocalLoRA
+from trainer.methods.lora_fair import LoRAFair
 from trainer.methods.perfedavg import PerFedAvg
 from trainer.methods.pfedes import PFedES
 from trainer.methods.pfedes_paper import PFedESPaper
 from trainer.methods.pfedhn import PFedHN
 from trainer.methods.pfedme import PFedMe
+from trainer.methods.rolora import RoLoRA
 from trainer.methods.scaffold import Scaffold
 from trainer.methods.standalone import Standalone
 from trainer.settings import build_settings
@@ -35,6 +45,15 @@ METHODS: Mapping[str, type[Any]] = {
     FedAvg.name: FedAvg,
     FedAvgFineTuned.name: FedAvgFineTuned,
     FedGH.name: FedGH,
+    FedExLoRA.name: FedExLoRA,
+    FedIT.name: FedIT,
+    FFALoRA.name: FFALoRA,
+    FlexLoRA.name: FlexLoRA,
+    FLoRA.name: FLoRA,
+    HetLoRA.name: HetLoRA,
+    LocalLoRA.name: LocalLoRA,
+    LoRAFair.name: LoRAFair,
+    RoLoRA.name: RoLoRA,
     FedJets.name: FedJets,
     FedKD.name: FedKD,
     FedProto.name: FedProto,
@@ -42,6 +61,7 @@ METHODS: Mapping[str, type[Any]] = {
     FedProx.name: FedProx,
     HyperFedZero.name: HyperFedZero,
     LgFedAvg.name: LgFedAvg,
+    HyperLoRA.name: HyperLoRA,
     Local.name: Local,
     MutualLearning.name: MutualLearning,
     PerFedAvg.name: PerFedAvg,

@@ -15,6 +15,7 @@ from trainer.models.benchmark_cnn import BenchmarkCNN
 from trainer.models.factories import call_factory
 from trainer.models.five_cnns import FIVE_CNNS
 from trainer.models.lenet import LeNet, SmallLeNet
+from trainer.models.mixer import MlpMixer
 from trainer.models.mlp import MLP
 from trainer.models.own_model import check_model
 from trainer.models.proxies import PooledProxy, StridedProxy
@@ -36,27 +37,29 @@ BUILDERS: Mapping[str, Builder] = {
     "lenet": LeNet,
     "lenet-s": SmallLeNet,
     "mlp": _mlp,
+    "mixer": MlpMixer,
+    "mixer-tiny": partial(MlpMixer, patch=7, dimension=48, depth=3),
+    "mixer_b16_224": partial(MlpMixer, patch=16, dimension=768, depth=12),
     "proxy-pooled": PooledProxy,
     "proxy-strided": StridedProxy,
     "residual-cnn": ResidualCNN,
     "small-cnn": SmallCNN,
     "vit": VisionTransformer,
+    "vit-tiny": partial(VisionTransformer, patch=7, dimension=48, depth=3, heads=4, mlp_ratio=2, pool="mean"),
+    "vit_base_patch16_224": partial(VisionTransformer, patch=16, dimension=768, depth=12, heads=12),
     "zenkenet": ZenkeNet,
     **FIVE_CNNS,
 }
 MLP_NAME = re.compile(r"mlp((?:-[1-9][0-9]{0,6})+)")
 RESNET_NAME = re.compile(r"resnet([1-9][0-9]{0,3})")
-KNOWN_NAMES = (
-    "cnn, cnn-1 to cnn-5, lenet, lenet-s, mlp, mlp-<units>-<units>, proxy-pooled, proxy-strided, residual-cnn, "
-    "resnet20 (any 6n + 2), small-cnn, vit, zenkenet, or your own as module:factory"
-)
+KNOWN_NAMES = f"{', '.join(BUILDERS)}, mlp-<units>-<units>, resnet20 (any 6n + 2), or your own as module:factory"
 
 
 def build_model(name: str, sample_shape: Sequence[int], classes: int, **sizes: object) -> nn.Module:
     """Return a freshly drawn model: normalised samples (B, *shape) -> logits (B, C).
 
     Args:
-        name: ``mlp``, ``mlp-<h1>-<h2>``, ``lenet-s``, ``lenet``, ``zenkenet``, ``resnet20`` and other depths 6n + 2, ``cnn``, ``vit``,
+        name: A key of ``BUILDERS``, ``mlp-<h1>-<h2>``, ``resnet20`` and other depths 6n + 2,
             or ``module:factory``, which is called as ``factory(sample_shape, classes)``.
         sample_shape: Shape of one sample; images have their channels first, grey ones may have none.
         classes: Number of classes C.

@@ -17,6 +17,8 @@ SMALL: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     "lenet": ((2, 16, 18), {"channels": (3, 4), "hidden": 6}),
     "zenkenet": ((3, 11, 10), {"hidden": 6}),
     "vit": ((2, 6, 9), {"patch": 3, "dimension": 6, "depth": 2, "heads": 2}),
+    "vit-tiny": ((7, 14), {}),
+    "mixer": ((2, 6, 9), {"patch": 3, "dimension": 6, "depth": 2}),
     "resnet8": ((5, 6), {"width": 4, "groups": 2}),
     "cnn": ((3, 7, 6), {"hidden": 8}),
 }
@@ -44,13 +46,15 @@ def test_models_have_the_published_sizes(name: str, shape: tuple[int, ...], weig
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["lenet-s", "lenet", "zenkenet", "vit", "resnet8", "cnn"])
+@pytest.mark.parametrize("name", ["lenet-s", "lenet", "zenkenet", "vit", "mixer", "resnet8", "cnn"])
 def test_a_grey_image_may_have_a_channel_axis(name: str) -> None:
     model, x = build_model(name, (16, 16), 3), torch.rand(2, 16, 16)
     torch.testing.assert_close(model(x), model(x.unsqueeze(1)), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("name", "smallest"), [("lenet-s", 16), ("lenet", 16), ("zenkenet", 10), ("vit", 4), ("resnet20", 4), ("cnn", 6)])
+@pytest.mark.parametrize(
+    ("name", "smallest"), [("lenet-s", 16), ("lenet", 16), ("zenkenet", 10), ("vit", 4), ("mixer", 4), ("resnet20", 4), ("cnn", 6)]
+)
 def test_the_smallest_image_works_and_a_smaller_one_is_refused(name: str, smallest: int) -> None:
     assert build_model(name, (smallest, smallest), 3)(torch.rand(2, smallest, smallest)).shape == (2, 3)
     with pytest.raises(InputError, match=f"at least {smallest} x {smallest}"):
@@ -112,7 +116,7 @@ def test_the_head_is_the_last_layer(name: str) -> None:
 
 
 def test_an_unknown_name_lists_what_exists() -> None:
-    with pytest.raises(InputError, match=r"expected cnn, lenet, lenet-s, mlp, .*resnet20.*zenkenet.*module:factory, got lenett"):
+    with pytest.raises(InputError, match=r"expected cnn, lenet, lenet-s, mlp, .*zenkenet.*resnet20.*module:factory, got lenett"):
         build_model("lenett", (28, 28), 10)
 
 

@@ -23,12 +23,16 @@ class Cut:
         minimum: Samples that each client has at least.
         concentration: Dirichlet parameter; smaller is more skewed.
         classes_per_client: Different classes that one client holds.
+        participants: How many of the clients, the first ones, take part in training; all when 0.
+        training_domains: How many of the domains, the first ones, participants come from; all when 0.
     """
 
     clients: int
     minimum: int
     concentration: float
     classes_per_client: int
+    participants: int = 0
+    training_domains: int = 0
 
 
 # Returns the sample positions of each client: disjoint, together all of them, shuffled inside.

@@ -1,7 +1,8 @@
 """One domain for each client, its classes alike or skewed.
 
 Client number i holds domain number i modulo the number of domains. So with as many participants as domains each of them
-has its own, and with fewer the new devices come from domains that nobody trained on.
+has its own, and with fewer the new devices come from domains that nobody trained on. Where a cut names the number of
+training domains, participants go round in those, and new devices round in all, beginning again at the first.
 """
 
 from __future__ import annotations
@@ -40,13 +41,28 @@ def _by_domain(dataset: Dataset, cut: Cut, cut_domain: DomainCut) -> list[IndexA
     if dataset.domains is None:
         raise DatasetError(f"{dataset.name} has no domains", hint="load a folder of domain/class/image, or choose another partition")
     present = np.unique(dataset.domains)
-    if len(present) > cut.clients:
-        expected = f"at least {len(present)} devices, one for each domain"
-        raise DatasetError("some domains would belong to no device", expected=expected, got=cut.clients)
+    held = _domains_held(cut, len(present))
+    if len(set(held)) < len(present):
+        expected = f"every one of {len(present)} domains on at least one device"
+        raise DatasetError("some domains would belong to no device", expected=expected, got=f"{cut.clients} devices")
     shares: list[IndexArray] = [np.empty(0, np.int64)] * cut.clients
     for place, domain in enumerate(present):
         members = np.flatnonzero(dataset.domains == domain)
-        clients = range(place, cut.clients, len(present))
+        clients = [client for client, own in enumerate(held) if own == place]
         for client, piece in zip(clients, cut_domain(dataset.labels[members], len(clients)), strict=True):
             shares[client] = members[piece]
     return raise_to_minimum(shares, cut.minimum, dataset.domains)
+
+
+def _domains_held(cut: Cut, domains: int) -> list[int]:
+    """Return the domain of each client.
+
+    Raises:
+        DatasetError: More training domains are named than there are.
+    """
+    if not cut.training_domains:
+        return [client % domains for client in range(cut.clients)]
+    if cut.training_domains > domains:
+        raise DatasetError("there are too few domains to train on", expected=f"training_domains up to {domains}", got=cut.training_domains)
+    participants = [client % cut.training_domains for client in range(cut.participants)]
+    return participants + [client % domains for client in range(cut.clients - cut.participants)]
