@@ -40,19 +40,20 @@ CLIENTS, IMAGES_A_CLASS, LEAST, TEST_IMAGES = 15, 180, 50, 10_000
 VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "standalone-3x": ("standalone", {"local_epochs": 6}),
     "pfedes-own": ("pfedes", {"federated": False}),
-    "pfedes-vote": ("pfedes", {"proxy_vote": 0.5}),
-    "pfedes-labels": ("pfedes", {"label_weight": 1.0}),
-    "pfedes-labels-vote": ("pfedes", {"label_weight": 1.0, "proxy_vote": 0.5}),
+    "pfedes-plain": ("pfedes", {"label_weight": 0.0, "proxy_vote": 0.0}),
+    "pfedes-plain-own": ("pfedes", {"label_weight": 0.0, "proxy_vote": 0.0, "federated": False}),
+    "pfedes-no-vote": ("pfedes", {"proxy_vote": 0.0}),
+    "pfedes-no-labels": ("pfedes", {"label_weight": 0.0}),
     "pfedes-forward": ("pfedes", {"reverse_weight": 0.0}),
     "pfedes-seed": (
         "pfedes",
         {
-            "proxy": "proxy-pooled", "alpha": 0.1, "label_weight": 0.0, "decay": 0.9, "weight_cap": 0.3, "update_norm": 5.0,
+            "proxy": "proxy-pooled", "alpha": 0.1, "label_weight": 0.0, "proxy_vote": 0.0, "decay": 0.9, "weight_cap": 0.3, "update_norm": 5.0,
             "local_epochs": 3, "proxy_epochs": 3,
         },
     ),
 }  # fmt: skip
-DEFAULT = ("standalone", "pfedes", "pfedes-own", "pfedes-vote", "pfedes-paper")
+DEFAULT = ("standalone", "pfedes", "pfedes-own", "pfedes-plain", "pfedes-paper")
 
 
 def cut_data(dataset: Dataset, partition: str, concentration: float, seed: int) -> FederatedData:

@@ -23,7 +23,8 @@ from trainer.methods.distribution_embedding import ExtractorSize
 from trainer.methods.hyperfedzero import HyperFedZero
 from trainer.methods.parts import Part, PartTensor
 
-WITHOUT_PARTS = {"local", "local-lora", "pfedhn"}  # they make no classifier that a new device could run
+UNLIKE = {"fd", "fedgh", "fedkd", "fedproto", "fml", "lg-fedavg", "pfedes", "pfedes-paper", "standalone"}
+WITHOUT_PARTS = {"local", "local-lora", "pfedhn", *UNLIKE}  # they make no classifier that a new device could run
 SMALL: dict[str, Any] = {"extractor": ExtractorSize(hidden=5, embedding=4), "hypernetwork": HypernetworkSize(64, 3, 7)}
 
 

@@ -60,7 +60,7 @@ class PFedES(UnlikeTraining):
     proxy_batch_size: int = 40
     temperature: float = 4.0
     alpha: float = 1.0
-    label_weight: float = 0.0
+    label_weight: float = 1.0
     reverse_weight: float = 1.0
     reverse_from: int = 1
     decay: float = 0.8
@@ -68,7 +68,7 @@ class PFedES(UnlikeTraining):
     weight_cap: float = 1.0
     update_norm: float = 0.0
     federated: bool = True
-    proxy_vote: float = 0.0
+    proxy_vote: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""
