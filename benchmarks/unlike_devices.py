@@ -48,8 +48,8 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "pfedes-seed": (
         "pfedes",
         {
-            "proxy": "proxy-pooled", "alpha": 0.1, "label_weight": 0.0, "proxy_vote": 0.0, "decay": 0.9, "weight_cap": 0.3, "update_norm": 5.0,
-            "local_epochs": 3, "proxy_epochs": 3,
+            "proxy": "proxy-pooled", "alpha": 0.1, "label_weight": 0.0, "proxy_vote": 0.0, "decay": 0.9, "weight_cap": 0.3,
+            "update_norm": 5.0, "local_epochs": 3, "proxy_epochs": 3,
         },
     ),
 }  # fmt: skip

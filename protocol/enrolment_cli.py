@@ -50,7 +50,7 @@ def list_devices(registry: Path, as_json: bool) -> None:
 def revoke(device: str, registry: Path, as_json: bool) -> None:
     """Believe the present key of DEVICE never again; a coordinator at work follows."""
     entry = change(registry, lambda before: before.without(device, time.time())).latest(device)
-    click.echo(json.dumps(_content(entry)) if as_json else f"revoked {device}; lock it out of the broker too: fedtailor broker config")
+    click.echo(json.dumps(_content(entry)) if as_json else f"revoked {device}; take its user or certificate from the broker too")
 
 
 def _content(entry: Enrolled) -> dict[str, object]:

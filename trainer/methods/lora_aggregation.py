@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from trainer.aggregation import client_states
+from trainer.factors.pair import Factors
+from trainer.factors.product import best_of_rank
 from trainer.lora import FACTOR_A, FACTOR_B
 from trainer.methods.base import State, Updates
 
@@ -56,18 +58,9 @@ def stacked(pairs: Sequence[Pair], shares: Sequence[float]) -> Pair:
 
 
 def nearest_pair(pair: Pair, rank: int) -> Pair:
-    """Return the pair of a rank that is nearest to a product in the Frobenius norm, as B = U S and A = V^T.
-
-    By two thin QR decompositions and the singular values of a small core: the product itself is never formed. A wide stack whose
-    rows outnumber its features is cut down by the QR as well.
-    """
-    left, left_core = torch.linalg.qr(pair.b)  # (O, m), (m, m)
-    right, right_core = torch.linalg.qr(pair.a.T)  # (I, n), (n, m)
-    u, values, v = torch.linalg.svd(left_core @ right_core.T, full_matrices=False)
-    kept = min(rank, len(values))
-    b, a = left @ u[:, :kept] * values[:kept], v[:kept] @ right.T  # (O, R), (R, I)
-    signs = torch.sign(a.gather(1, a.abs().argmax(dim=1, keepdim=True)))  # (R, 1): the same pair on every machine
-    return Pair(b * signs.T, a * signs)
+    """Return the pair of a rank that is nearest to a product in the Frobenius norm, as B = U S and A = V^T, the same on every machine."""
+    best = best_of_rank(Factors(pair.a, pair.b), rank, split="into_b", algorithm="exact")
+    return Pair(best.b, best.a)
 
 
 def named(layer: str, pair: Pair, dtype: torch.dtype) -> State:
