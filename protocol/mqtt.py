@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import TracebackType
 
@@ -21,7 +21,7 @@ from protocol.errors import BrokerUnreachableError, ConnectionLostError, Transpo
 from protocol.mqtt_limits import MAXIMUM_PAYLOAD_BYTES, Limits, publish_bytes
 from protocol.mqtt_session import PATIENCE, Plan, Session
 from protocol.mqtt_tls import tls_context
-from protocol.mqtt_version import VersionChoice
+from protocol.mqtt_version import MQTT_3_1_1, VersionChoice
 from protocol.mqtt_window import FAILURE
 from protocol.topics import matches
 
@@ -250,7 +250,9 @@ class Connection:
         waits = Waits()
         while not self._closing.is_set() and not self._hopeless:
             began = time.monotonic()
-            session = Session(self._plan, self._version.version, self._limits, self._state, self._deliver, self._became_ready)
+            # amqtt, which speaks 3.1.1 alone, takes no connection with such a will: a device's presence then ends by expiring.
+            plan = replace(self._plan, will=lambda: None) if self._version.version == MQTT_3_1_1 else self._plan
+            session = Session(plan, self._version.version, self._limits, self._state, self._deliver, self._became_ready)
             with self._state:
                 self._session = session
             session.start()
