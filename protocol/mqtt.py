@@ -110,6 +110,7 @@ class Connection:
         self._inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
         self._state = threading.Condition()
         self._limits, self._version = Limits(), VersionChoice()
+        self._will_unheard = False
         self._closing = threading.Event()
         self._session: Session | None = None
         self._refusal, self._hint, self._hopeless = "no answer", "", False
@@ -250,8 +251,9 @@ class Connection:
         waits = Waits()
         while not self._closing.is_set() and not self._hopeless:
             began = time.monotonic()
-            # amqtt, which speaks 3.1.1 alone, takes no connection with such a will: a device's presence then ends by expiring.
-            plan = replace(self._plan, will=lambda: None) if self._version.version == MQTT_3_1_1 else self._plan
+            # amqtt, which speaks 3.1.1 alone, waits for ever upon a CONNECT of MQTT 5 with a will: presence then ends by expiring.
+            silent = self._will_unheard or self._version.version == MQTT_3_1_1
+            plan = replace(self._plan, will=lambda: None) if silent else self._plan
             session = Session(plan, self._version.version, self._limits, self._state, self._deliver, self._became_ready)
             with self._state:
                 self._session = session
@@ -273,6 +275,7 @@ class Connection:
 
     def _learn(self, session: Session, was_ready: bool) -> None:
         """Note what the end of a session says about the broker."""
+        self._will_unheard = session.code is None and not was_ready and not self._will_unheard  # with and without one in turn
         if was_ready:
             self._version.accepted()
             self._version.lost()
