@@ -30,6 +30,7 @@ __all__ = ["MAXIMUM_PAYLOAD_BYTES", "Connection", "Received"]
 QUEUE_LENGTH = 16_384
 KEEPALIVE_SECONDS = 60
 ATTEMPT_SECONDS = 15.0  # to connect, be answered and subscribe
+FIRST_WILL_SECONDS = 3.0  # the same with a will at a broker that was never heard: without one it may answer
 END_SECONDS = 2.0
 DRAIN_SECONDS = 1.0
 FIRST_WAIT_SECONDS = 0.2
@@ -266,7 +267,9 @@ class Connection:
     def _watch(self, session: Session) -> bool:
         """Return when a session is over, closing, or hangs, and tell whether it was ever ready."""
         with self._state:
-            self._state.wait_for(lambda: session.ready or session.over or self._closing.is_set(), ATTEMPT_SECONDS)
+            is_trial = not self.reconnects and not self._will_unheard and self.will() is not None
+            attempt = FIRST_WILL_SECONDS if is_trial else ATTEMPT_SECONDS
+            self._state.wait_for(lambda: session.ready or session.over or self._closing.is_set(), attempt)
             was_ready = session.ready
             patience = max(HANG_CHECK_SECONDS, PATIENCE * self.keepalive_seconds)
             while session.ready and not self._closing.is_set() and time.monotonic() - session.heartbeat < patience:
