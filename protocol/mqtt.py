@@ -42,6 +42,10 @@ MOST_LOSSES = 3
 HANG_CHECK_SECONDS = 1.0
 
 
+def _no_will() -> None:
+    """Return that the broker has nothing to say for this client."""
+
+
 @dataclass(frozen=True)
 class Received:
     """One delivered message."""
@@ -98,7 +102,7 @@ class Connection:
     client_id: str
     subscriptions: tuple[str, ...] = ()
     deadline_seconds: float = 10.0
-    will: Callable[[], tuple[str, bytes] | None] = lambda: None
+    will: Callable[[], tuple[str, bytes] | None] = _no_will
     keepalive_seconds: int = KEEPALIVE_SECONDS
     bytes_up: int = field(default=0, init=False)
     bytes_down: int = field(default=0, init=False)
@@ -254,7 +258,7 @@ class Connection:
             began = time.monotonic()
             # amqtt, which speaks 3.1.1 alone, waits for ever upon a CONNECT of MQTT 5 with a will: presence then ends by expiring.
             silent = self._will_unheard or self._version.version == MQTT_3_1_1
-            plan = replace(self._plan, will=lambda: None) if silent else self._plan
+            plan = replace(self._plan, will=_no_will) if silent else self._plan
             session = Session(plan, self._version.version, self._limits, self._state, self._deliver, self._became_ready)
             with self._state:
                 self._session = session
@@ -267,7 +271,7 @@ class Connection:
     def _watch(self, session: Session) -> bool:
         """Return when a session is over, closing, or hangs, and tell whether it was ever ready."""
         with self._state:
-            is_trial = not self.reconnects and not self._will_unheard and self.will() is not None
+            is_trial = not self.reconnects and not self._will_unheard and self.will is not _no_will
             attempt = FIRST_WILL_SECONDS if is_trial else ATTEMPT_SECONDS
             self._state.wait_for(lambda: session.ready or session.over or self._closing.is_set(), attempt)
             was_ready = session.ready
