@@ -21,7 +21,7 @@ from protocol.errors import BrokerUnreachableError, ConnectionLostError, Transpo
 from protocol.mqtt_limits import MAXIMUM_PAYLOAD_BYTES, Limits, publish_bytes
 from protocol.mqtt_session import PATIENCE, Plan, Session
 from protocol.mqtt_tls import tls_context
-from protocol.mqtt_version import MQTT_3_1_1, VersionChoice
+from protocol.mqtt_version import VersionChoice
 from protocol.mqtt_window import FAILURE
 from protocol.topics import matches
 
@@ -256,9 +256,8 @@ class Connection:
         waits = Waits()
         while not self._closing.is_set() and not self._hopeless:
             began = time.monotonic()
-            # amqtt, which speaks 3.1.1 alone, waits for ever upon a CONNECT of MQTT 5 with a will: presence then ends by expiring.
-            silent = self._will_unheard or self._version.version == MQTT_3_1_1
-            plan = replace(self._plan, will=_no_will) if silent else self._plan
+            # amqtt speaks 3.1.1 alone and waits for ever upon a CONNECT of MQTT 5 with a will; to one without it refuses the version.
+            plan = replace(self._plan, will=_no_will) if self._will_unheard else self._plan
             session = Session(plan, self._version.version, self._limits, self._state, self._deliver, self._became_ready)
             with self._state:
                 self._session = session

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.broker import EmbeddedBroker
 from protocol.broker_address import BrokerAddress, parse_broker
 from protocol.database import open_database
 from protocol.delivery import Deliverer
@@ -266,3 +267,13 @@ def test_two_megabytes_arrive_over_a_broker_of_small_packets(small: Broker, tmp_
         for each in (coordinator, device):
             each.close()
             each.outbox.close()
+
+
+def test_a_will_does_not_keep_a_client_from_a_broker_that_knows_no_mqtt_5() -> None:
+    """The broker amqtt takes the will for something longer, and waits for the rest of it."""
+    pytest.importorskip("amqtt", reason='needs amqtt: pip install "fedtailor[broker]"')
+    with EmbeddedBroker() as embedded:
+        address = parse_broker(embedded.url)
+        with Connection(address, "a", (TOPIC,), will=lambda: (TOPIC, bytes(600))) as connection:
+            connection.publish(TOPIC, b"x")
+            assert connection.receive(5) == Received(TOPIC, b"x")
