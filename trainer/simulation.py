@@ -158,8 +158,9 @@ class Federation:
         for number in range(progress.rounds, until):
             cohort = select_cohort(self.clients, self.fraction, self.seed, number)
             result = self.engine.run_round(self.method, progress.server, cohort, RoundKey(self.seed, number), progress.private)
+            check_finite(result, (*result.updates.chunks, *result.private.values()), number)  # before anything is made of them
             server = self.method.aggregate(progress.server, result.updates)
-            check_finite(result, server, number)
+            check_finite(result, (server,), number)
             progress = Progress(number + 1, server, {**progress.private, **result.private})
             yield result, progress
 
@@ -181,13 +182,13 @@ def select_cohort(clients: Sequence[Client], fraction: float, seed: int, number:
     return [ordered[place] for place in sorted(chosen)]
 
 
-def check_finite(result: RoundResult, server: State, number: int) -> None:
-    """Refuse a round whose losses, server state or private states are not finite.
+def check_finite(result: RoundResult, states: Sequence[State], number: int) -> None:
+    """Refuse a round whose losses, or one of whose states, are not finite.
 
     Raises:
         DivergenceError: With round, client and what to lower.
     """
-    if np.isfinite(result.loss) and all(map(_all_finite, (server, *result.private.values()))):
+    if np.isfinite(result.loss) and all(map(_all_finite, states)):
         return
     hint = "lower learning_rate or clip_norm"
     raise DivergenceError(_where_it_diverged(result, number), got=f"loss {result.loss}", hint=hint)

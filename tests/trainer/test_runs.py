@@ -344,7 +344,7 @@ def test_a_diverging_run_can_be_looked_at_and_carried_on(tmp_path: Path) -> None
 def test_whatever_is_not_finite_is_traced_to_its_device(wrong: str) -> None:
     server = Toy().initial_state(0)
     result = LoopEngine(traced=False).run_round(Toy(), server, make_clients((9, 9, 9)), RoundKey(0, 0))
-    check_finite(result, server, 4)
+    check_finite(result, (server, *result.private.values()), 4)
     private = {"client-1": {"own": torch.tensor([1.0, float("inf")])}}
     after = {"w": torch.full((4, 4), float("nan"))}
     if wrong == "losses":
@@ -358,7 +358,7 @@ def test_whatever_is_not_finite_is_traced_to_its_device(wrong: str) -> None:
         server = after
     where = "in the aggregate" if wrong == "server" else "first on client-1"
     with pytest.raises(DivergenceError, match=f"training diverged in round 4, {where}"):
-        check_finite(result, server, 4)
+        check_finite(result, (server, *result.private.values()), 4)
 
 
 # The whole program, killed.
