@@ -5,23 +5,37 @@ Sums run in float64 over the devices in ascending order of their ids, so a resul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
 
 from trainer.methods.base import State, Updates
 
 
-def weighted_mean(updates: Updates) -> State:
-    """Return the mean of the clients' states weighted by their sample counts (FedAvg, McMahan et al., 2017)."""
+def weighted_mean(updates: Updates, names: Collection[str] | None = None) -> State:
+    """Return the mean of the clients' states weighted by their sample counts (FedAvg, McMahan et al., 2017).
+
+    Args:
+        updates: What the clients sent.
+        names: The tensors that are wanted; all when None.
+    """
     weights = updates.sample_counts.to(torch.float64)  # (M,)
-    shares = (weights / weights.sum()).tolist()
+    shares: list[float] = (weights / weights.sum()).tolist()
     first = updates.chunks[0]
-    totals = {name: torch.zeros(tensor.shape[1:], dtype=torch.float64, device=tensor.device) for name, tensor in first.items()}
-    for share, state in zip(shares, client_states(updates), strict=True):
-        for name, tensor in state.items():
-            totals[name].add_(tensor, alpha=share)
+    wanted = first.keys() if names is None else first.keys() & names
+    totals = weighted_sum(({name: state[name] for name in wanted} for state in client_states(updates)), shares)
     return {name: total.to(first[name].dtype) for name, total in totals.items()}
+
+
+def weighted_sum(states: Iterable[State], shares: Sequence[float]) -> State:
+    """Return the sum of states times shares, in float64."""
+    totals: State = {}
+    for share, state in zip(shares, states, strict=True):
+        for name, tensor in state.items():
+            if name not in totals:
+                totals[name] = torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)
+            totals[name].add_(tensor, alpha=share)
+    return totals
 
 
 def weighted_mean_by_slot(updates: Updates, slots: str, before: State) -> State:

@@ -46,6 +46,14 @@ def clip_factor(gradients: State, maximum: float) -> Tensor:
     return factor
 
 
+def clipped_gradients(gradients: State, maximum: float) -> State:
+    """Return gradients whose joint Euclidean norm is at most ``maximum``; 0 for no limit."""
+    if not maximum:
+        return gradients
+    factor = clip_factor(gradients, maximum)
+    return {name: factor * gradient for name, gradient in gradients.items()}
+
+
 def descend(state: State, gradients: State, rate: Tensor, clip_norm: float) -> State:
     """Return the state one step down the gradients, their joint norm clipped to ``clip_norm``; 0 for no clipping."""
     step = rate * clip_factor(gradients, clip_norm) if clip_norm else rate  # one scalar, so that each weight is touched once

@@ -13,7 +13,7 @@ from torch.func import grad_and_value
 from trainer.methods.base import Batch, Context, LocalStep, Metrics, State
 from trainer.methods.checks import check_between
 from trainer.methods.names import part_of, prefixed
-from trainer.optimisation import clip_factor
+from trainer.optimisation import clipped_gradients
 
 WEIGHT = "weight."
 MOMENTUM, FIRST, SECOND, STEP_COUNT = "momentum.", "first_moment.", "second_moment.", "step_count"
@@ -112,6 +112,27 @@ def initial_state(optimiser: Optimiser, weights: Mapping[str, Tensor]) -> State:
     return prefixed(WEIGHT, trained) | optimiser.slots(trained)
 
 
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """How one step follows a gradient.
+
+    Attributes:
+        optimiser: The rule.
+        rate: Learning rate, a scalar.
+        clip_norm: Maximum joint norm of the gradients; 0 for no clipping.
+    """
+
+    optimiser: Optimiser
+    rate: Tensor
+    clip_norm: float
+
+    def step(self, loss: Callable[[State], Tensor], weights: State, slots: State) -> tuple[State, State, Tensor]:
+        """Return the next weights and slots, and the loss before the step, a scalar."""
+        gradients, value = grad_and_value(loss)(weights)
+        after, kept = self.optimiser.update(weights, clipped_gradients(gradients, self.clip_norm), slots, self.rate)
+        return after, kept, value
+
+
 def training_step(loss: Callable[[State, Batch], Tensor], optimiser: Optimiser, clip_norm: float = 0.0) -> LocalStep:
     """Return a local step that follows the gradient of a loss by an optimiser's rule.
 
@@ -124,11 +145,8 @@ def training_step(loss: Callable[[State, Batch], Tensor], optimiser: Optimiser, 
     def step(state: State, batch: Batch, context: Context) -> tuple[State, Metrics]:
         weights = part_of(state, WEIGHT)
         slots = {name: tensor for name, tensor in state.items() if not name.startswith(WEIGHT)}
-        gradients, value = grad_and_value(loss)(weights, batch)
-        if clip_norm:
-            factor = clip_factor(gradients, clip_norm)
-            gradients = {name: factor * gradient for name, gradient in gradients.items()}
-        after, kept = optimiser.update(weights, gradients, slots, context["learning_rate"])
+        rule = Descent(optimiser, context["learning_rate"], clip_norm)
+        after, kept, value = rule.step(lambda trained: loss(trained, batch), weights, slots)
         return prefixed(WEIGHT, after) | kept, {"loss": value}
 
     return step

@@ -27,19 +27,25 @@ def hetlora(clients: Sequence[Factors], weights: Tensor) -> Factors:
     return fedit([padded(each, largest) for each in clients], weights)
 
 
-def norm_weights(clients: Sequence[Sequence[Factors]]) -> Tensor:
-    """Return each client's share, (M,) float64: the norm of all its products over the sum of these; equal where all are zero.
+def product_norms(clients: Sequence[Sequence[Factors]]) -> Tensor:
+    """Return the Frobenius norm of all products of each client together, (M,) float64.
 
     Args:
         clients: Per client its pairs, one for each layer or stack of layers.
+    """
+    squares = [sum(float(norm(pair.to(torch.float64)).square().sum()) for pair in pairs) for pairs in clients]
+    return torch.tensor(squares, dtype=torch.float64).sqrt()  # (M,)
+
+
+def norm_weights(clients: Sequence[Sequence[Factors]]) -> Tensor:
+    """Return each client's share, (M,) float64: its ``product_norms`` over the sum of all; equal where all are zero.
 
     Raises:
         InputError: There is no client.
     """
     if not clients:
         raise InputError("there are no factors to aggregate", expected="at least one client")
-    squares = [sum(float(norm(pair.to(torch.float64)).square().sum()) for pair in pairs) for pairs in clients]
-    norms = torch.tensor(squares, dtype=torch.float64).sqrt()  # (M,)
+    norms = product_norms(clients)  # (M,)
     return norms / norms.sum() if float(norms.sum()) > 0 else torch.full_like(norms, 1 / len(norms))
 
 

@@ -13,10 +13,11 @@ from typing import ClassVar
 
 import torch
 
-from trainer.lora import FACTOR_A, FACTOR_B
+from trainer.aggregation import weighted_mean
+from trainer.factors.rules import fedex_lora, folded
 from trainer.methods.base import State, Task, Updates
 from trainer.methods.flora import FLoRAMethod
-from trainer.methods.lora_aggregation import mean_of, pairs_of, sample_shares, stacked
+from trainer.methods.lora_aggregation import named, pairs_of
 from trainer.methods.lora_method import CHANGE, LoraMethod, LoraTraining
 
 
@@ -40,9 +41,8 @@ class FedExLoRAMethod(FLoRAMethod):
 
     def aggregate(self, server: State, updates: Updates) -> State:
         """Return the means, and the changes with this round's residual."""
-        after = {**server, **mean_of(updates, self.trained_names)}
+        after = {**server, **weighted_mean(updates, self.head_names)}
         for layer in self.layers:
-            pair, name = stacked(pairs_of(updates, layer), sample_shares(updates)), f"{CHANGE}{layer}.weight"
-            mean = after[f"{layer}.{FACTOR_B}"].double() @ after[f"{layer}.{FACTOR_A}"].double()  # (O, I)
-            after[name] = server[name] + (self.scale_of(layer) * (pair.b @ pair.a - mean)).to(self.dtype)
+            (mean, lost), name = fedex_lora(pairs_of(updates, layer), updates.sample_counts), f"{CHANGE}{layer}.weight"
+            after |= named(layer, mean, self.dtype) | {name: folded(server[name], lost, self.scale_of(layer))}
         return after

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import torch
 
+from trainer.aggregation import weighted_mean
 from trainer.methods.base import State, Task, Updates
-from trainer.methods.lora_aggregation import mean_of
 from trainer.methods.lora_method import LoraMethod, LoraTraining
 
 
@@ -31,4 +31,4 @@ class FedITMethod(LoraMethod):
 
     def aggregate(self, server: State, updates: Updates) -> State:
         """Return the means of factors and head, weighted by sample counts."""
-        return {**server, **mean_of(updates, self.trained_names)}
+        return {**server, **weighted_mean(updates)}

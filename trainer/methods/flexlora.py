@@ -10,9 +10,12 @@ from typing import ClassVar
 
 import torch
 
+from trainer.aggregation import weighted_mean
+from trainer.factors.pair import stacked
+from trainer.factors.product import best_of_rank
 from trainer.lora import FACTOR_A
 from trainer.methods.base import State, Task, Updates
-from trainer.methods.lora_aggregation import mean_of, named, nearest_pair, pairs_of, sample_shares, stacked
+from trainer.methods.lora_aggregation import named, pairs_of
 from trainer.methods.lora_method import LoraMethod, LoraTraining
 
 
@@ -37,8 +40,8 @@ class FlexLoRAMethod(LoraMethod):
 
 def nearest_pairs(method: LoraMethod, server: State, updates: Updates) -> State:
     """Return a server's state with the pair of every layer that is nearest to the mean of products, and the head's mean."""
-    after, shares = {**server, **mean_of(updates, method.head_names)}, sample_shares(updates)
+    after = {**server, **weighted_mean(updates, method.head_names)}
     for layer in method.layers:
-        rank = len(server[f"{layer}.{FACTOR_A}"])
-        after |= named(layer, nearest_pair(stacked(pairs_of(updates, layer), shares), rank), method.dtype)
+        rank, stack = len(server[f"{layer}.{FACTOR_A}"]), stacked(pairs_of(updates, layer), updates.sample_counts)
+        after |= named(layer, best_of_rank(stack, rank, split="into_b", algorithm="exact"), method.dtype)
     return after

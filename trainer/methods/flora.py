@@ -12,8 +12,10 @@ from typing import ClassVar
 
 import torch
 
+from trainer.aggregation import weighted_mean
+from trainer.factors.rules import flora, folded
 from trainer.methods.base import State, Task, Updates
-from trainer.methods.lora_aggregation import mean_of, pairs_of, sample_shares, stacked
+from trainer.methods.lora_aggregation import pairs_of
 from trainer.methods.lora_method import CHANGE, LoraMethod, LoraTraining
 
 ROUND, SEED = "round", "seed"
@@ -47,10 +49,10 @@ class FLoRAMethod(LoraMethod):
 
     def aggregate(self, server: State, updates: Updates) -> State:
         """Return the changes with the mean product folded in, the head's mean, and fresh factors."""
-        number, shares = server[ROUND] + 1, sample_shares(updates)
+        number = server[ROUND] + 1
         fresh = self.draw_adapter(int(server[SEED]) + STRIDE * int(number))
         after = {**server, **{name: tensor.to(server[name].device) for name, tensor in fresh.items()}, ROUND: number}
         for layer in self.layers:
-            pair, name = stacked(pairs_of(updates, layer), shares), f"{CHANGE}{layer}.weight"
-            after[name] = server[name] + (self.scale_of(layer) * pair.b @ pair.a).to(self.dtype)
-        return {**after, **mean_of(updates, self.head_names)}
+            exact, name = flora(pairs_of(updates, layer), updates.sample_counts), f"{CHANGE}{layer}.weight"
+            after[name] = folded(server[name], exact, self.scale_of(layer))
+        return {**after, **weighted_mean(updates, self.head_names)}

@@ -18,9 +18,9 @@ from trainer.aggregation import weighted_mean
 from trainer.distillation import softened_divergence
 from trainer.methods.base import Batch, Context, Metrics, State, Task, Updates
 from trainer.methods.checks import check_between
-from trainer.methods.proxy_method import PROXY, ProxyMethod
+from trainer.methods.proxy_method import PROXY, ClassifyingProxyMethod
 from trainer.methods.unlike_method import LOCAL, UnlikeTraining
-from trainer.optimisation import clip_factor, cross_entropy
+from trainer.optimisation import clipped_gradients, cross_entropy
 from trainer.optimisers import MOMENTUM
 
 
@@ -54,7 +54,7 @@ class MutualLearning(UnlikeTraining):
         return MutualLearningMethod(self, task, dtype)
 
 
-class MutualLearningMethod(ProxyMethod):
+class MutualLearningMethod(ClassifyingProxyMethod):
     """FML bound to a task."""
 
     def __init__(self, settings: MutualLearning, task: Task, dtype: torch.dtype) -> None:
@@ -68,8 +68,7 @@ class MutualLearningMethod(ProxyMethod):
         gradients, (_, own) = grad_and_value(lambda weights: self._losses(weights, batch), has_aux=True)(trained)
         for prefix in (LOCAL, PROXY):
             part = {name: each for name, each in gradients.items() if name.startswith(prefix)}
-            factor = clip_factor(part, self.training.clip_norm) if self.training.clip_norm else 1.0
-            gradients |= {name: factor * each for name, each in part.items()}
+            gradients |= clipped_gradients(part, self.training.clip_norm)
         after, moved = self.optimiser.update(trained, gradients, slots, context["learning_rate"])
         return state | after | moved, {"loss": own}
 
@@ -77,7 +76,7 @@ class MutualLearningMethod(ProxyMethod):
         """Return the sum of both losses, and the device's own, scalars."""
         samples, labels, counted = batch["samples"], batch["labels"], batch.get("weights")
         local = self.local_outputs({name: each for name, each in weights.items() if name.startswith(LOCAL)}, samples)[1]  # (B, C)
-        shared = self.proxy_logits(weights, samples)  # (B, C)
+        shared = self.proxy_outputs(weights, samples)  # (B, C)
         labelled = cross_entropy(local, labels, counted), cross_entropy(shared, labels, counted)
         temperature = self.settings.temperature
         told = (

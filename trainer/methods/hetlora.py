@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 
 from protocol.errors import InputError
+from trainer.aggregation import weighted_mean
+from trainer.factors.hetlora import hetlora, product_norms
+from trainer.factors.product import padded
 from trainer.lora import FACTOR_A, FACTOR_B
 from trainer.methods.base import State, Task, Updates
-from trainer.methods.lora_aggregation import Pair, mean_of, named, pairs_of, sample_shares
+from trainer.methods.lora_aggregation import named, pairs_of
 from trainer.methods.lora_method import ENROLLED, LoraMethod, LoraTraining
 
 
@@ -62,17 +65,12 @@ class HetLoRAMethod(LoraMethod):
     def aggregate(self, server: State, updates: Updates) -> State:
         """Return padded means weighted by the products' norms, and the head's mean."""
         pairs = {layer: pairs_of(updates, layer) for layer in self.layers}
-        squares = [sum(float(((p.b.T @ p.b) * (p.a @ p.a.T)).sum()) for p in clients) for clients in zip(*pairs.values(), strict=True)]
-        norms = [max(square, 0.0) ** 0.5 for square in squares]
-        shares = [norm / sum(norms) for norm in norms] if sum(norms) > 0 else sample_shares(updates)
-        after = {**server, **mean_of(updates, self.head_names)}
+        norms = product_norms(list(zip(*pairs.values(), strict=True)))  # (M,)
+        weights = norms if norms.sum() > 0 else updates.sample_counts
+        after = {**server, **weighted_mean(updates, self.head_names)}
         for layer, own in pairs.items():
-            b, a = (torch.zeros_like(server[f"{layer}.{factor}"], dtype=torch.float64) for factor in (FACTOR_B, FACTOR_A))
-            for share, pair in zip(shares, own, strict=True):
-                rank = len(pair.a)
-                b[:, :rank] += share * pair.b
-                a[:rank] += share * pair.a
-            after |= named(layer, Pair(b, a), self.dtype)
+            rank = len(server[f"{layer}.{FACTOR_A}"])  # those with the whole rank may not be in the round
+            after |= named(layer, padded(hetlora(own, weights), rank), self.dtype)
         return after
 
 

@@ -8,15 +8,16 @@ Frobenius norm, whose minimum with a ridge has a closed form:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from trainer.aggregation import weighted_mean
+from trainer.factors.rules import lora_fair
 from trainer.methods.base import State, Task, Updates
 from trainer.methods.checks import check_between
-from trainer.methods.lora_aggregation import Pair, mean_of, named, pairs_of, sample_shares
+from trainer.methods.lora_aggregation import named, pairs_of
 from trainer.methods.lora_method import LoraMethod, LoraTraining
 
 
@@ -51,17 +52,7 @@ class LoRAFairMethod(LoraMethod):
 
     def aggregate(self, server: State, updates: Updates) -> State:
         """Return the means with every B corrected."""
-        after, shares = {**server, **mean_of(updates, self.head_names)}, sample_shares(updates)
+        after = {**server, **weighted_mean(updates, self.head_names)}
         for layer in self.layers:
-            after |= named(layer, corrected_mean(pairs_of(updates, layer), shares, self.ridge), self.dtype)
+            after |= named(layer, lora_fair(pairs_of(updates, layer), updates.sample_counts, self.ridge), self.dtype)
         return after
-
-
-def corrected_mean(pairs: Sequence[Pair], shares: Sequence[float], ridge: float) -> Pair:
-    """Return mean factors, B (O, R) and A (R, I), with the correction of B that brings their product nearest to the mean product."""
-    mean = Pair(*(sum(share * each for share, each in zip(shares, column, strict=True)) for column in zip(*pairs, strict=True)))
-    gram = mean.a @ mean.a.T  # (R, R)
-    wanted = sum(share * pair.b @ (pair.a @ mean.a.T) for share, pair in zip(shares, pairs, strict=True))  # (O, R)
-    residual = wanted - mean.b @ gram  # (O, R)
-    correction = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype, device=gram.device), residual.T).T
-    return Pair(mean.b + correction, mean.a)

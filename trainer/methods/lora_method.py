@@ -18,7 +18,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad_and_value
 
 from edge_runtime.sampling import UniformBatches
 from protocol.errors import InputError, RunFolderError
@@ -32,8 +31,7 @@ from trainer.methods.parts import Part, PartTensor
 from trainer.models.mlp import Normalise
 from trainer.models.registry import build_model
 from trainer.models.weights import load_weights, read_weights
-from trainer.optimisation import clip_factor
-from trainer.optimisers import MOMENTUM, Sgd
+from trainer.optimisers import MOMENTUM, Descent, Sgd
 
 FROZEN = "frozen."  # factors that a round does not train
 CHANGE = "change."  # what was added to a frozen weight, (O, I)
@@ -178,12 +176,9 @@ class LoraMethod(ClassifierMethod):
         def loss(weights: State) -> Tensor:
             return self.loss(self.weights_of(weights | fixed), batch)
 
-        gradients, value = grad_and_value(loss)(trained)
-        if self.training.clip_norm:
-            factor = clip_factor(gradients, self.training.clip_norm)
-            gradients = {name: factor * gradient for name, gradient in gradients.items()}
         slots = {name: tensor for name, tensor in state.items() if name.startswith(MOMENTUM)}
-        after, kept = Sgd(self.settings.momentum).update(trained, gradients, slots, context["learning_rate"])
+        rule = Descent(Sgd(self.settings.momentum), context["learning_rate"], self.training.clip_norm)
+        after, kept, value = rule.step(loss, trained, slots)
         return {**after, **change, **kept}, {"loss": value}
 
     def weights_of(self, adapter: State) -> State:

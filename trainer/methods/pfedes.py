@@ -16,13 +16,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from trainer.aggregation import client_states
+from trainer.aggregation import client_states, weighted_sum
 from trainer.distillation import softened_divergence
 from trainer.methods.base import Batch, Context, DeviceView, Metrics, Phase, Predictor, Repeat, State, Task, Updates
 from trainer.methods.checks import check_at_least, check_between, check_positive
 from trainer.methods.names import part_of, prefixed
-from trainer.methods.proxy_averaging import capped_shares, clipped, moving_average, weighted_sum, without_bias
-from trainer.methods.proxy_method import PROXY, ProxyMethod
+from trainer.methods.proxy_averaging import capped_shares, clipped, moving_average, without_bias
+from trainer.methods.proxy_method import PROXY, ClassifyingProxyMethod
 from trainer.methods.unlike_method import LOCAL, UnlikeTraining
 from trainer.optimisation import cross_entropy, log_frequencies
 
@@ -88,7 +88,7 @@ class PFedES(UnlikeTraining):
         return PFedESMethod(self, task, dtype)
 
 
-class PFedESMethod(ProxyMethod):
+class PFedESMethod(ClassifyingProxyMethod):
     """pFedES, distilled, bound to a task."""
 
     def __init__(self, settings: PFedES, task: Task, dtype: torch.dtype) -> None:
@@ -140,7 +140,7 @@ class PFedESMethod(ProxyMethod):
         loss = cross_entropy(logits, batch["labels"], own)
         if not self.settings.reverse_weight:
             return loss
-        target = self.proxy_logits(state, batch["samples"], TEACHER).detach()  # (B, C)
+        target = self.proxy_outputs(state, batch["samples"], TEACHER).detach()  # (B, C)
         return loss + context["reverse_weight"] * softened_divergence(target, logits, self.settings.temperature, own)
 
     def proxy_step(self, state: State, batch: Batch, context: Context) -> tuple[State, Metrics]:
@@ -152,7 +152,7 @@ class PFedESMethod(ProxyMethod):
 
     def _proxy_loss(self, proxy: State, target: Tensor, batch: Batch) -> Tensor:
         """Return the proxy's divergence from the network's logits (B, C), and its cross-entropy, by their weights, a scalar."""
-        logits, own = self.proxy_logits(proxy, batch["samples"]), batch.get("weights")  # (B, C), (B,)
+        logits, own = self.proxy_outputs(proxy, batch["samples"]), batch.get("weights")  # (B, C), (B,)
         loss = self.settings.alpha * softened_divergence(target, logits, self.settings.temperature, own)
         if self.settings.label_weight:
             loss = loss + self.settings.label_weight * cross_entropy(logits, batch["labels"], own)
@@ -193,7 +193,7 @@ class PFedESMethod(ProxyMethod):
         """
         if view.labels is None and not view.private:
             teacher = prefixed(TEACHER, self.teacher(server))
-            return lambda samples: self.proxy_logits(teacher, samples, TEACHER)
+            return lambda samples: self.proxy_outputs(teacher, samples, TEACHER)
         state = self.trained_state(server, view)
         if not self.settings.proxy_vote or view.labels is None:
             return self.predictor_of(state)
@@ -207,7 +207,7 @@ class PFedESMethod(ProxyMethod):
 
         def vote(samples: Tensor) -> Tensor:
             own = torch.log_softmax(self.local_outputs(local, samples)[1], dim=1)  # (B, C)
-            told = torch.log_softmax(self.proxy_logits(state, samples, TEACHER) + prior, dim=1)  # (B, C)
+            told = torch.log_softmax(self.proxy_outputs(state, samples, TEACHER) + prior, dim=1)  # (B, C)
             return (1 - share) * own + share * told  # (B, C)
 
         return vote

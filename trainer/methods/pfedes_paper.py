@@ -7,23 +7,19 @@ where few are selected: we divide by those of the selected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from trainer.aggregation import weighted_mean
 from trainer.methods.base import Batch, Context, Metrics, Phase, Repeat, State, Task, Updates
 from trainer.methods.checks import check_at_least, check_between, check_positive
-from trainer.methods.names import part_of, prefixed
-from trainer.methods.proxy_method import PROXY
-from trainer.methods.unlike_method import LOCAL, UnlikeMethod, UnlikeTraining
+from trainer.methods.proxy_method import PROXY, ProxyMethod
+from trainer.methods.unlike_method import LOCAL, UnlikeTraining
 from trainer.models.proxies import ShapePreservingProxy
 from trainer.optimisation import cross_entropy
-from trainer.optimisers import MOMENTUM
 
 
 @dataclass(frozen=True)
@@ -57,36 +53,16 @@ class PFedESPaper(UnlikeTraining):
         return PFedESPaperMethod(self, task, dtype)
 
 
-class PFedESPaperMethod(UnlikeMethod):
+class PFedESPaperMethod(ProxyMethod):
     """pFedES as published, bound to a task."""
 
     def __init__(self, settings: PFedESPaper, task: Task, dtype: torch.dtype) -> None:
-        super().__init__(settings, task, dtype)
         self.settings = settings
-        self.proxy = self._draw_proxy(0)
+        super().__init__(settings, task, dtype)
 
-    def _draw_proxy(self, seed: int) -> nn.Module:
-        """Return the proxy, drawn from a seed; the caller's random state is left alone."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return ShapePreservingProxy(self.task.sample_shape, self.settings.proxy_hidden).to(self.dtype)
-
-    def initial_state(self, seed: int, enrolled: Mapping[str, State] | None = None) -> State:
-        """Return what each group begins with, and the global proxy."""
-        drawn = {name: tensor.detach() for name, tensor in self._draw_proxy(seed).named_parameters()}
-        return super().initial_state(seed, enrolled) | prefixed(PROXY, drawn)
-
-    def shared(self, server: State, device: str) -> State:
-        """Return the global proxy."""
-        return prefixed(PROXY, part_of(server, PROXY))
-
-    def private_state(self, server: State, device: str) -> State:
-        """Return the group's common beginning, and no momentum for it nor for the proxy."""
-        return super().private_state(server, device) | self.optimiser.slots(self.shared(server, device))
-
-    def keep(self, end: State, context: Context) -> State:
-        """Return the device's own network; all momentum begins anew."""
-        return super().keep(end, context) | self.still({name: each for name, each in end.items() if name.startswith(MOMENTUM + PROXY)})
+    def new_proxy(self) -> nn.Module:
+        """Return the network that changes samples."""
+        return ShapePreservingProxy(self.task.sample_shape, self.settings.proxy_hidden)
 
     def context(self, server: State) -> Context:
         """Return both rates, scalars."""
@@ -97,15 +73,10 @@ class PFedESPaperMethod(UnlikeMethod):
         draw = self.training.draw(epochs=self.settings.proxy_epochs)
         return (self.train_phase(), Repeat("train_proxy", self.proxy_step, draw, None))
 
-    def changed(self, proxy: Mapping[str, Tensor], samples: Tensor) -> Tensor:
-        """Return G(x), (B, *shape) normalised, for raw samples (B, *shape)."""
-        result: Tensor = functional_call(self.proxy, part_of(proxy, PROXY), (self.normalise(samples),))
-        return result
-
     def local_loss(self, weights: State, state: State, batch: Batch, context: Context) -> Tensor:
         """Return mu * CE(F(G(x))) + (1 - mu) * CE(F(x)), a scalar (equations 4 to 6)."""
         labels, own = batch["labels"], batch.get("weights")
-        changed = self.outputs_of(weights, self.changed(state, batch["samples"]).detach())[1]  # (B, C)
+        changed = self.outputs_of(weights, self.proxy_outputs(state, batch["samples"]).detach())[1]  # (B, C)
         plain = self.local_outputs(weights, batch["samples"])[1]  # (B, C)
         return self.settings.mu * cross_entropy(changed, labels, own) + (1 - self.settings.mu) * cross_entropy(plain, labels, own)
 
@@ -114,15 +85,11 @@ class PFedESPaperMethod(UnlikeMethod):
         weights = {name: tensor for name, tensor in state.items() if name.startswith(LOCAL)}
 
         def loss(proxy: State) -> Tensor:
-            logits = self.outputs_of(weights, self.changed(proxy, batch["samples"]))[1]  # (B, C)
+            logits = self.outputs_of(weights, self.proxy_outputs(proxy, batch["samples"]))[1]  # (B, C)
             return cross_entropy(logits, batch["labels"], batch.get("weights"))
 
         moved = self.descend(loss, state, PROXY, context["proxy_rate"])
         return state | moved.state, {"loss": moved.loss}
-
-    def upload(self, end: State, context: Context) -> State:
-        """Return the proxy."""
-        return prefixed(PROXY, part_of(end, PROXY))
 
     def aggregate(self, server: State, updates: Updates) -> State:
         """Return the mean of the selected clients' proxies, weighted by their sample counts (equation 11)."""

@@ -38,15 +38,6 @@ def clipped(state: State, start: State, most: float) -> State:
     return {name: start[name].double() + factor * move for name, move in moves.items()}
 
 
-def weighted_sum(states: Sequence[State], shares: Sequence[float]) -> State:
-    """Return the sum of states times shares, in float64."""
-    totals = {name: torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device) for name, tensor in states[0].items()}
-    for state, share in zip(states, shares, strict=True):
-        for name, total in totals.items():
-            total.add_(state[name].double(), alpha=share)
-    return totals
-
-
 def moving_average(average: State, new: State, decay: float) -> State:
     """Return decay * average + (1 - decay) * new, name by name, in the dtype of the average."""
     return {name: (decay * tensor.double() + (1 - decay) * new[name].double()).to(tensor.dtype) for name, tensor in average.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -18,25 +19,27 @@ PROXY = "proxy."
 
 
 class ProxyMethod(UnlikeMethod):
-    """A method with a proxy that classifies raw samples by itself.
+    """A method whose proxy goes down, is trained and goes up; a subclass says what the proxy is.
 
     Args:
         settings: Local training.
-        proxy: The proxy's model, by a name of ``trainer.models.registry``.
         task: What there is to classify.
         dtype: What is computed in.
     """
 
-    def __init__(self, settings: UnlikeTraining, proxy: str, task: Task, dtype: torch.dtype) -> None:
+    def __init__(self, settings: UnlikeTraining, task: Task, dtype: torch.dtype) -> None:
         super().__init__(settings, task, dtype)
-        self._proxy_name = proxy
         self.proxy = self._draw_proxy(0)
+
+    @abstractmethod
+    def new_proxy(self) -> nn.Module:
+        """Return a proxy drawn from torch's random state."""
 
     def _draw_proxy(self, seed: int) -> nn.Module:
         """Return the proxy, drawn from a seed; the caller's random state is left alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return build_model(self._proxy_name, self.task.sample_shape, len(self.task.classes)).to(self.dtype)
+            return self.new_proxy().to(self.dtype)
 
     def initial_state(self, seed: int, enrolled: Mapping[str, State] | None = None) -> State:
         """Return what each group begins with, and the global proxy."""
@@ -61,7 +64,26 @@ class ProxyMethod(UnlikeMethod):
         """Return the proxy."""
         return prefixed(PROXY, part_of(end, PROXY))
 
-    def proxy_logits(self, weights: Mapping[str, Tensor], samples: Tensor, prefix: str = PROXY) -> Tensor:
-        """Return logits (B, C) of raw samples (B, *shape) by the proxy whose weights stand under a prefix."""
-        logits: Tensor = functional_call(self.proxy, part_of(weights, prefix), (self.normalise(samples),))
-        return logits
+    def proxy_outputs(self, weights: Mapping[str, Tensor], samples: Tensor, prefix: str = PROXY) -> Tensor:
+        """Return what the proxy whose weights stand under a prefix makes of raw samples (B, *shape)."""
+        outputs: Tensor = functional_call(self.proxy, part_of(weights, prefix), (self.normalise(samples),))
+        return outputs
+
+
+class ClassifyingProxyMethod(ProxyMethod):
+    """A method whose proxy is a classifier by itself.
+
+    Args:
+        settings: Local training.
+        proxy: The proxy's model, by a name of ``trainer.models.registry``.
+        task: What there is to classify.
+        dtype: What is computed in.
+    """
+
+    def __init__(self, settings: UnlikeTraining, proxy: str, task: Task, dtype: torch.dtype) -> None:
+        self._proxy_name = proxy
+        super().__init__(settings, task, dtype)
+
+    def new_proxy(self) -> nn.Module:
+        """Return the classifier."""
+        return build_model(self._proxy_name, self.task.sample_shape, len(self.task.classes))

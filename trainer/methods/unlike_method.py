@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call
 
 from edge_runtime.sampling import BatchPolicy, EpochBatches, UniformBatches
 from protocol.errors import InputError
@@ -39,8 +39,8 @@ from trainer.methods.parts import Part
 from trainer.models.dropout import dropout_inputs
 from trainer.models.mlp import Normalise
 from trainer.models.split import SplitClassifier
-from trainer.optimisation import clip_factor, cross_entropy
-from trainer.optimisers import MOMENTUM, Sgd
+from trainer.optimisation import cross_entropy
+from trainer.optimisers import MOMENTUM, Descent, Sgd
 
 LOCAL, INITIAL = "local.", "initial."
 NUMBER = re.compile(r"(\d{1,12})$")
@@ -207,11 +207,7 @@ class UnlikeMethod(MethodBase):
         """Return the weights under a prefix and their momentum after one clipped step down a loss."""
         weights = {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
         slots = {name: tensor for name, tensor in state.items() if name.startswith(MOMENTUM + prefix)}
-        gradients, value = grad_and_value(loss)(weights)
-        if self.training.clip_norm:
-            factor = clip_factor(gradients, self.training.clip_norm)
-            gradients = {name: factor * each for name, each in gradients.items()}
-        after, moved = self.optimiser.update(weights, gradients, slots, rate)
+        after, moved, value = Descent(self.optimiser, rate, self.training.clip_norm).step(loss, weights, slots)
         return Descended(after | moved, value)
 
     def predictor(self, server: State, view: DeviceView) -> Predictor:

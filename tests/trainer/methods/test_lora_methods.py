@@ -13,14 +13,16 @@ from export.step_parity import check_step
 from export.step_tracing import StepExample
 from export.training_parts import example_batch
 from export.training_step import export_step
-from protocol.errors import InputError, RunFolderError
-from tests.trainer.methods.small_federation import COHORT, SEED, assert_equal, begin, bound, make_clients, train, view_of
+from protocol.errors import DivergenceError, InputError, RunFolderError
+from tests.trainer.methods.small_federation import COHORT, SEED, assert_equal, begin, bound, make_clients, settings_of, train, view_of
+from tests.trainer.methods.test_every_method import tiny_federation
 from trainer.aggregation import client_states
 from trainer.engine.base import RoundKey
+from trainer.factors.pair import Factors
+from trainer.factors.product import best_of_rank
+from trainer.factors.rules import lora_fair
 from trainer.lora import LoraPattern
 from trainer.methods.base import State, Updates
-from trainer.methods.lora_aggregation import Pair, nearest_pair
-from trainer.methods.lora_fair import corrected_mean
 
 NAMES = ("fedit", "ffa-lora", "flora", "flexlora", "lora-fair", "fedex-lora", "rolora", "hetlora", "hyperlora")
 LAYER = "1.layers.0"  # 16 inputs, 6 units: not square
@@ -76,28 +78,35 @@ def test_fedit_loses_the_covariance_of_factors() -> None:
     assert np.abs(error).max() > 1e-6
 
 
-def random_pairs(rows: int = 7, columns: int = 5, rank: int = 2, clients: int = 3) -> list[Pair]:
+def random_pairs(rows: int = 7, columns: int = 5, rank: int = 2, clients: int = 3) -> list[Factors]:
     generator = torch.Generator().manual_seed(0)
-    shapes = ((rows, rank), (rank, columns))
-    return [Pair(*(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)) for _ in range(clients)]
+    pairs = []
+    for _ in range(clients):
+        b, a = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((rows, rank), (rank, columns)))
+        pairs.append(Factors(a, b))
+    return pairs
+
+
+def nearest_pair(pair: Factors, rank: int) -> Factors:
+    return best_of_rank(pair, rank, split="into_b", algorithm="exact")
 
 
 def test_the_correction_of_b_is_a_ridge_regression_and_zero_after_the_optimum() -> None:
     pairs, shares = random_pairs(), [0.5, 0.3, 0.2]
     target = sum(share * pair.b.numpy() @ pair.a.numpy() for share, pair in zip(shares, pairs, strict=True))
-    mean_b, mean_a = (sum(share * each.numpy() for share, each in zip(shares, column, strict=True)) for column in zip(*pairs, strict=True))
+    mean_b, mean_a = (np.tensordot(shares, torch.stack(each).numpy(), 1) for each in ([p.b for p in pairs], [p.a for p in pairs]))
     augmented = np.concatenate([mean_a.T, np.sqrt(0.01) * np.eye(2)])
     right = np.concatenate([(target - mean_b @ mean_a).T, np.zeros((2, 7))])
     expected = mean_b + np.linalg.lstsq(augmented, right, rcond=None)[0].T
-    assert np.abs(corrected_mean(pairs, shares, 0.01).b.numpy() - expected).max() < 1e-12
-    best = nearest_pair(Pair(torch.from_numpy(target), torch.eye(5, dtype=torch.float64)), 2)
+    assert np.abs(lora_fair(pairs, torch.tensor(shares, dtype=torch.float64), 0.01).b.numpy() - expected).max() < 1e-12
+    best = nearest_pair(Factors(torch.eye(5, dtype=torch.float64), torch.from_numpy(target)), 2)
     left = (torch.from_numpy(target) - best.b @ best.a) @ best.a.T
     assert float(left.abs().max()) < 1e-12
 
 
 def test_the_nearest_pair_does_not_depend_on_the_gauge() -> None:
     (pair, *_), mixing = random_pairs(), torch.tensor([[2.0, 1.0], [0.5, 3.0]], dtype=torch.float64)
-    one, other = nearest_pair(pair, 2), nearest_pair(Pair(pair.b @ mixing, torch.linalg.solve(mixing, pair.a)), 2)
+    one, other = nearest_pair(pair, 2), nearest_pair(Factors(torch.linalg.solve(mixing, pair.a), pair.b @ mixing), 2)
     assert float((one.a - other.a).abs().max()) < 1e-10
     assert float((one.b - other.b).abs().max()) < 1e-10
 
@@ -190,3 +199,11 @@ def test_a_new_device_gets_what_its_samples_say_and_nothing_of_its_labels() -> N
     view = view_of(clients[1], labelled=False)
     same = type(view)("newcomer", clients[1].samples, None, {}, SEED)
     assert_equal(method.start_for(server, same), method.start_of(server, "client-1"))
+
+
+@pytest.mark.parametrize("name", ["flexlora", "lora-fair", "hetlora"])
+def test_factors_that_are_not_finite_are_a_divergence_and_no_bad_input(name: str) -> None:
+    federation, wild = tiny_federation(name), settings_of(name, learning_rate=1e30, clip_norm=0.0)
+    federation.method = wild.bind(federation.task)
+    with pytest.raises(DivergenceError, match="training diverged in round 0, first on participant-00"):
+        federation.fit(2)
