@@ -44,7 +44,7 @@ class FakeConnection:
     def receive(self, deadline_seconds: float) -> Received | None:
         if self.inbox:
             return self.inbox.pop(0)
-        time.sleep(min(0.005, deadline_seconds))
+        time.sleep(max(0.0, min(0.005, deadline_seconds)))
         return None
 
     def reply(self, message: Message, *, sender: str = COORDINATOR, key: PrivateKey | None = None, bundle: str | None = None) -> None:
