@@ -117,14 +117,15 @@ def reshaped(node: NodeFacts, read: Read, corners: Corners) -> Outline:
     copied = [first.dims[place] if size.fixed == 0 and not one(node, "allowzero", 0) else size for place, size in enumerate(sizes)]
     others = [size for size in copied if size.fixed != -1]
     left = total.over(math.prod(others, start=corners.number(1)))
-    dims = [left if size.fixed == -1 else size if size.exact else _less(size, total) for size in copied]
+    dims = [left if size.fixed == -1 else size if size.exact else _whatever(size, place, first, total) for place, size in enumerate(copied)]
     values = first.values if len(dims) <= 1 else None
     return Outline(tuple(dims), values)
 
 
-def _less(size: Extent, total: Extent) -> Extent:
-    """Return a bound of a size that is also at most all entries."""
-    return total.bound() if sum(total.at) < sum(size.at) else size
+def _whatever(size: Extent, place: int, first: Outline, total: Extent) -> Extent:
+    """Return a bound of a size that is only known not to exceed another: it may be 0 and copy an axis, or -1 and take what is left."""
+    found = size.largest(total)
+    return found.largest(first.dims[place]) if place < len(first.dims) else found
 
 
 def transposed(node: NodeFacts, read: Read, corners: Corners) -> Outline:
@@ -197,8 +198,10 @@ def sliced(node: NodeFacts, read: Read, corners: Corners) -> Outline:
 
 
 def _bounds(length: int, start: int, end: int, step: int) -> tuple[int, int | None, int]:
-    """Return ends of a slice as Python takes them."""
-    return start, None if step < 0 and end < -length else end, step
+    """Return ends of a slice as Python takes them: one that begins before the first entry and goes down still has that one in ONNX."""
+    if step > 0:
+        return start, end, step
+    return max(start, -length), None if end < -length else end, step
 
 
 def _part(size: Extent, start: int, end: int, step: int, corners: Corners) -> Extent:

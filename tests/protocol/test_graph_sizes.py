@@ -28,6 +28,13 @@ INPUTS: dict[str, tuple[int | str, ...]] = {"x": ("n", 2, 3), "y": ("m", 3)}
 ENDS = list(itertools.product((1, MOST_ROWS), repeat=2))  # of m and n, in the order of the names
 
 
+def model_of(nodes: list[Any], constants: list[Any], inputs: dict[str, tuple[int | str, ...]], outputs: Sequence[str]) -> bytes:
+    values = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()]
+    graph = onnx.helper.make_graph(nodes, "g", values, [onnx.ValueInfoProto(name=name) for name in outputs], constants)
+    made: bytes = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 18)]).SerializeToString()
+    return made
+
+
 class Draft:
     """A graph that grows by one node at a time, as long as ONNX Runtime runs it and its bounds allow it."""
 
@@ -39,10 +46,7 @@ class Draft:
         self.constants.append(onnx.numpy_helper.from_array(np.array([2, 3], np.int64), "two"))
 
     def model(self, outputs: Sequence[str]) -> bytes:
-        values = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in INPUTS.items()]
-        graph = onnx.helper.make_graph(self.nodes, "g", values, [onnx.ValueInfoProto(name=name) for name in outputs], self.constants)
-        made: bytes = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 18)]).SerializeToString()
-        return made
+        return model_of(self.nodes, self.constants, INPUTS, outputs)
 
     def integers(self, values: Sequence[int]) -> str:
         name = f"c{len(self.constants)}"
@@ -180,6 +184,38 @@ def test_no_real_size_is_above_its_bound() -> None:
 
     check()
     assert len(compared) > 18, compared  # kinds of operators
+
+
+@pytest.mark.parametrize("step", [1, 2, -1, -2])
+def test_every_slice_is_as_long_as_the_runtime_makes_it(step: int) -> None:
+    cases = list(itertools.product(range(-5, 6), range(-5, 6)))
+    numbers = {"three": [7, 8, 9], "axis": [0], "step": [step]} | {f"n{each}": [each] for each in range(-5, 6)}
+    constants = [onnx.numpy_helper.from_array(np.array(values, np.int64), name) for name, values in numbers.items()]
+    nodes = [
+        onnx.helper.make_node("Slice", ["three", f"n{start}", f"n{end}", "axis", "step"], [f"t{place}"])
+        for place, (start, end) in enumerate(cases)
+    ]
+    made = [node.output[0] for node in nodes]
+
+    found = outlines(model_of(nodes, constants, {}, []))
+    for case, name, real in zip(cases, made, run(model_of(nodes, constants, {}, made), 1, 1), strict=True):
+        assert [value.fixed for value in found[name].values or ()] == real.tolist(), case
+        assert [size.fixed for size in found[name].dims] == [len(real)], case
+
+
+@pytest.mark.parametrize("tail", [-1, 3])
+def test_a_size_that_turns_out_as_nothing_copies_an_axis(tail: int) -> None:
+    nodes = [
+        onnx.helper.make_node("Sub", ["two", "two"], ["nothing"]),
+        onnx.helper.make_node("Concat", ["nothing", "tail"], ["shape"], axis=0),
+        onnx.helper.make_node("Reshape", ["x", "shape"], ["out"]),
+    ]
+    constants = [onnx.numpy_helper.from_array(np.array(each, np.int64), name) for name, each in (("two", [2, 3]), ("tail", [tail]))]
+
+    found, inputs = outlines(model_of(nodes, constants, INPUTS, []))["out"], {"x": INPUTS["x"]}
+    for place, (m, n) in enumerate(ENDS):
+        for extent, real in zip(found.dims, run(model_of(nodes, constants, inputs, ["out"]), m, n)[0].shape, strict=True):
+            assert real <= extent.at[place]
 
 
 def compare(outline: Outline, tensor: np.ndarray, place: int, draft: Draft) -> None:
