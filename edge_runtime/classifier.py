@@ -88,8 +88,13 @@ class Classifier:
         return self._session.threads
 
     def bare_session(self) -> Callable[[Mapping[str, Array]], Sequence[Array]]:
-        """Return a call of ONNX Runtime itself on a session of its own like this one, with nothing of ours around it."""
+        """Return a call of ONNX Runtime itself on a session like this one with constant weights, with nothing of ours around it."""
         return self.bundle.baked_session("classify", self._constants).bare()
+
+    def bare_fed_call(self, samples: Array) -> Callable[[], Sequence[Array]]:
+        """Return a call of ONNX Runtime itself that feeds these samples (B, *shape) and the weights, with nothing of ours around it."""
+        bare, feeds = self.bundle.session("classify").bare(), {"samples": samples, **self._constants}
+        return lambda: bare(feeds)
 
     def predict(self, samples: Array) -> NDArray[np.str_]:
         """Return class names (B,) of raw samples (B, *shape), B from 0.

@@ -34,15 +34,18 @@ class Predictions:
 
     Attributes:
         batch: Samples in a call.
-        microseconds: For ``bare`` (a session of ONNX Runtime with constant weights, called directly), ``baked`` and ``fed``.
-        ratios: Of ``baked`` and ``fed`` to ``bare``, the median over rounds.
-        overheads: What ``baked`` and ``fed`` take more than ``bare``, the median over rounds.
+        microseconds: For ``bare`` (a session of ONNX Runtime with constant weights, called directly), ``baked``, ``fed`` and
+            ``bare_fed`` (ONNX Runtime called directly with fed weights).
+        ratios: Of ``baked``, ``fed`` and ``bare_fed`` to ``bare``, the median over rounds.
+        overheads: What each of the three takes more than ``bare``, the median over rounds.
+        fed_overhead: What ``fed`` takes more than ``bare_fed``, which is ours; None where weights cannot be constants.
     """
 
     batch: int
     microseconds: Mapping[str, Quantiles]
     ratios: Mapping[str, float]
     overheads: Mapping[str, float]
+    fed_overhead: float | None
 
 
 @dataclass(frozen=True)
@@ -140,11 +143,12 @@ def _predictions(classifier: Classifier, samples: Array, repeats: int) -> Predic
     if can_bake(classifier):
         baked = _baked(classifier)
         bare, feeds = baked.bare_session(), {"samples": samples}
-        contestants = {"bare": lambda: bare(feeds), "baked": lambda: baked.predict(samples), **contestants}
+        contestants |= {"bare": lambda: bare(feeds), "baked": lambda: baked.predict(samples), "bare_fed": classifier.bare_fed_call(samples)}
     found = in_turn(contestants, repeats)
-    ours = [name for name in ("baked", "fed") if "bare" in contestants]
-    ratios, overheads = ({name: of(name, "bare") for name in ours} for of in (found.ratio, found.overhead))
-    return Predictions(len(samples), found.quantiles(), ratios, overheads)
+    others = [name for name in ("baked", "fed", "bare_fed") if "bare" in contestants]
+    ratios, overheads = ({name: of(name, "bare") for name in others} for of in (found.ratio, found.overhead))
+    ours = found.overhead("fed", "bare_fed") if others else None
+    return Predictions(len(samples), found.quantiles(), ratios, overheads, ours)
 
 
 def _regenerate(classifier: Classifier, repeats: int) -> Quantiles | None:

@@ -45,13 +45,20 @@ def test_the_network_is_the_one_that_the_bars_are_for(lenet: Bundle) -> None:
 
 
 @pytest.mark.parametrize(("place", "batch"), [(0, 1), (1, 32)])
-@pytest.mark.parametrize(("way", "most"), [("baked", 1.05), ("fed", 1.25)])
-def test_predictions_cost_little_more_than_the_bare_session(
-    reports: list[BenchReport], place: int, batch: int, way: str, most: float
+def test_predictions_with_constant_weights_cost_little_more_than_the_bare_session(
+    reports: list[BenchReport], place: int, batch: int
 ) -> None:
     assert reports[0].predictions[place].batch == batch
-    assert best(reports, lambda report: report.predictions[place].ratios[way]) <= most
+    assert best(reports, lambda report: report.predictions[place].ratios["baked"]) <= 1.05
     assert best(reports, lambda report: report.predictions[place].overheads["baked"]) < 30
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_predictions_with_fed_weights_cost_little_more_than_feeding_them_to_the_bare_session(
+    reports: list[BenchReport], place: int
+) -> None:
+    """What fed weights cost against constant ones is ONNX Runtime's: it has faster convolutions for constants on some processors."""
+    assert best(reports, lambda report: report.predictions[place].fed_overhead or np.inf) < 30
 
 
 def test_personalising_and_regenerating_are_quick(reports: list[BenchReport]) -> None:

@@ -161,9 +161,9 @@ def test_bench_reports_every_figure(bundle: Bundle, trusted_file: Path) -> None:
     found = json.loads(answer.stdout)
     assert [each["batch"] for each in found["predictions"]] == [1, 32]
     for each in found["predictions"]:
-        assert each["microseconds"].keys() == {"bare", "baked", "fed"}
+        assert each["microseconds"].keys() == {"bare", "baked", "fed", "bare_fed"}
         assert all(0 < times["p50"] <= times["p95"] <= times["p99"] for times in each["microseconds"].values())
-        assert each["ratios"].keys() == {"baked", "fed"}
+        assert each["ratios"].keys() == {"baked", "fed", "bare_fed"}
     assert found["cold_start"]["seconds"] > 0
     assert 20 < found["cold_start"]["megabytes"] < 200
     assert found["threads"]["by_batch"]["1"].keys() >= {"1"}
